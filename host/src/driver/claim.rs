@@ -1,0 +1,87 @@
+use dracpu_cpuset::CpuSet;
+use serde_json::Value;
+
+/// A claim as the kubelet names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClaimRef {
+    /// Opaque, not always a UUID.
+    pub uid: String,
+    /// The claim object's namespace.
+    pub namespace: String,
+    /// The claim object's name.
+    pub name: String,
+}
+
+/// The parts of an allocated ResourceClaim that this driver reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// `metadata.uid`, `.namespace`, `.name`.
+    pub id: ClaimRef,
+    /// `status.allocation.devices.results`, those of other drivers too. None = not allocated.
+    pub results: Option<Vec<AllocationResult>>,
+    /// Opaque parameters for this driver, in the order of `status.allocation.devices.config`.
+    pub config: Vec<OpaqueConfig>,
+}
+
+/// One entry of `status.allocation.devices.results`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocationResult {
+    /// `request` or `request/subrequest`.
+    pub request: String,
+    /// Whose device it is.
+    pub driver: String,
+    /// The pool of the device.
+    pub pool: String,
+    /// The device's name.
+    pub device: String,
+    /// The share of a device that allows multiple allocations.
+    pub share_id: Option<String>,
+    /// Access that takes nothing; this driver refuses it.
+    pub admin_access: bool,
+    /// `consumedCapacity["dra.cpu/cpu"]`, the quantity as the API carries it.
+    pub consumed_cpus: Option<String>,
+}
+
+/// Opaque parameters of this driver.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpaqueConfig {
+    /// Where the entry comes from.
+    pub source: ConfigSource,
+    /// Request names it is for; empty = all.
+    pub requests: Vec<String>,
+    /// The parameters as they stand in the claim.
+    pub parameters: Value,
+}
+
+/// Where opaque parameters come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigSource {
+    /// `FromClass`
+    Class,
+    /// `FromClaim`
+    Claim,
+}
+
+/// The answer to a prepare call for one claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// One per result of this driver.
+    pub devices: Vec<PreparedDevice>,
+}
+
+/// One prepared device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreparedDevice {
+    /// The request without subrequest.
+    pub request: String,
+    /// As in the allocation result.
+    pub pool: String,
+    /// As in the allocation result.
+    pub device: String,
+    /// As in the allocation result.
+    pub share_id: Option<String>,
+    /// Fully qualified CDI device names, the claim's own first.
+    pub cdi_device_ids: Vec<String>,
+    /// The CPUs of this result.
+    pub cpus: CpuSet,
+}

@@ -1,0 +1,21 @@
+//! The node daemon of the `dra.cpu` DRA driver, and its command line.
+//!
+//! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then [`dra`] →
+//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]. Edges ([`dra`], [`nri`], [`slices`],
+//! [`http`], [`cli`]) depend on [`driver`]; nothing depends on an edge.
+
+pub mod cdi;
+pub mod cli;
+pub mod config;
+pub mod device;
+pub mod dra;
+pub mod driver;
+pub mod http;
+pub mod nri;
+pub mod readiness;
+pub mod run;
+pub mod slices;
+pub mod strategy;
+
+/// The driver's name: in slices, claims and the kubelet's plugin registry.
+pub const DRIVER_NAME: &str = "dra.cpu";

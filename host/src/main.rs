@@ -1,0 +1,2 @@
+//! `dracpu`. 
+fn main() {}

@@ -1,0 +1,1 @@
+//! Builds the daemon's parts, joins its tasks, drains.
