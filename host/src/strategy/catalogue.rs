@@ -59,10 +59,10 @@ pub enum LoadFault {
         source: std::io::Error,
     },
     /// The file is not the one that the configuration names.
-    #[error("{source} has the digest {found}, the configuration demands {wanted}: install the file that was meant, or correct `digest`")]
+    #[error("{origin} has the digest {found}, the configuration demands {wanted}: install the file that was meant, or correct `digest`")]
     Digest {
         /// Where it comes from.
-        source: Source,
+        origin: Source,
         /// Of the configuration.
         wanted: String,
         /// Of the file.
@@ -200,7 +200,7 @@ impl Catalogue {
         };
         let found = digest(&bytes);
         if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != found) {
-            return Err(LoadFault::Digest { source, wanted: wanted.clone(), found });
+            return Err(LoadFault::Digest { origin: source, wanted: wanted.clone(), found });
         }
         let pre = component::link(&self.engine, &bytes, &limits)
             .map_err(|fault| LoadFault::Component { origin: source.clone(), fault })?;

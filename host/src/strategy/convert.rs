@@ -1,8 +1,7 @@
 //! The host's types as the interface's.
 
 use crate::device::Group;
-use crate::strategy::bindings::exports::dracpu::strategy::policy as wit;
-use crate::strategy::bindings::dracpu::strategy::types;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::verify::{Lie, Rules};
 use crate::strategy::{Denial, Holding, Reason, log};
 use dracpu_cpuset::CpuSet;
@@ -26,10 +25,10 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
         true => (0, Some(0)),
         false => (u32::MAX, None),
     });
-    let mut numa_nodes: Vec<types::NumaNode> = topology
+    let mut numa_nodes: Vec<wit::NumaNode> = topology
         .numa_nodes
         .iter()
-        .map(|node| types::NumaNode {
+        .map(|node| wit::NumaNode {
             id: node.id,
             memory_bytes: node.memory_bytes,
             // One distance per row: none of them is known for the extra node.
@@ -38,11 +37,11 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
         .collect();
     let mut nodes: Vec<Option<u32>> = topology.numa_nodes.iter().map(|node| Some(node.id)).collect();
     if let Some((id, kernel_id)) = extra_node {
-        numa_nodes.push(types::NumaNode { id, memory_bytes: 0, distances: Vec::new() });
+        numa_nodes.push(wit::NumaNode { id, memory_bytes: 0, distances: Vec::new() });
         nodes.push(kernel_id);
     }
     let last_node = nodes.len().saturating_sub(1);
-    let cpus = topology.cpus.iter().map(|cpu| types::Cpu {
+    let cpus = topology.cpus.iter().map(|cpu| wit::Cpu {
         id: cpu.id,
         core: index(cpu.core),
         core_id: cpu
@@ -64,7 +63,7 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
         caches: topology
             .caches
             .iter()
-            .map(|cache| types::Cache {
+            .map(|cache| wit::Cache {
                 level: cache.level,
                 id: cache.id.or_else(|| cache.cpus.first()).unwrap_or_default(),
                 size_bytes: cache.size_bytes,
@@ -74,18 +73,18 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
         kinds: topology
             .kinds
             .iter()
-            .map(|kind| types::CpuKind { name: kind.name.clone(), capacity: kind.capacity })
+            .map(|kind| wit::CpuKind { name: kind.name.clone(), capacity: kind.capacity })
             .collect(),
         pcie_roots: topology
             .pcie_roots
             .iter()
-            .map(|root| types::PcieRoot { name: root.name.clone(), cpus: words(&root.cpus) })
+            .map(|root| wit::PcieRoot { name: root.name.clone(), cpus: words(&root.cpus) })
             .collect(),
         reserved: words(reserved),
         isolated: words(&topology.isolated),
         groups: groups
             .iter()
-            .map(|group| types::Group {
+            .map(|group| wit::Group {
                 device: group.device.clone(),
                 kind: group.kind.to_owned(),
                 cpus: words(&group.cpus),
@@ -108,7 +107,7 @@ pub(crate) fn state(free: &CpuSet, others: &[Holding]) -> wit::State {
     others.sort_by_key(|holding| holding.cpus.first());
     let others = others
         .into_iter()
-        .map(|holding| types::Holding { cpus: words(&holding.cpus), blocked: words(&holding.blocked) })
+        .map(|holding| wit::Holding { cpus: words(&holding.cpus), blocked: words(&holding.blocked) })
         .collect();
     wit::State { free: words(free), others, extra: Vec::new() }
 }
@@ -129,9 +128,9 @@ pub(crate) fn denial(denial: wit::Denial, requests: usize) -> Result<Denial, Lie
 /// A strategy's refusal, its words made safe.
 pub(crate) fn refusal(denial: wit::Denial) -> Denial {
     let reason = match denial.reason {
-        types::Reason::Invalid => Reason::Invalid,
-        types::Reason::NotEnough => Reason::NotEnough,
-        types::Reason::NoFit => Reason::NoFit,
+        wit::Reason::Invalid => Reason::Invalid,
+        wit::Reason::NotEnough => Reason::NotEnough,
+        wit::Reason::NoFit => Reason::NoFit,
     };
     let request = denial.request.and_then(|index| usize::try_from(index).ok());
     Denial { reason, request, message: log::plain(&denial.message) }

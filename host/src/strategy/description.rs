@@ -1,13 +1,13 @@
 //! What a strategy says of itself, checked when it is loaded.
 
-use crate::strategy::bindings::exports::dracpu::strategy::policy as wit;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::options::Schema;
 use crate::strategy::{Description, ExplicitCpuset, log};
 
 /// Attributes that the host can compute for a strategy.
-pub const PUBLISHABLE: [&str; 2] = ["dra.cpu/cpuIDs", "dra.cpu/smtLayout"];
+pub(crate) const PUBLISHABLE: [&str; 2] = ["dra.cpu/cpuIDs", "dra.cpu/smtLayout"];
 /// Costly inputs that a strategy can ask for.
-pub const NEEDS: [&str; 1] = [OTHER_CLAIMS];
+pub(crate) const NEEDS: [&str; 1] = [OTHER_CLAIMS];
 pub(crate) const OTHER_CLAIMS: &str = "other-claims";
 
 /// A description that cannot be used.

@@ -1,7 +1,7 @@
 //! What a strategy offers the scheduler, checked before any of it is published.
 
 use crate::device::Attribute;
-use crate::strategy::bindings::exports::dracpu::strategy::policy as wit;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::verify::{Lie, Rules};
 use crate::strategy::{Offer, description};
 

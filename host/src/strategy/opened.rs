@@ -1,7 +1,7 @@
 //! A strategy in use: loaded once, opened for a machine, asked per claim.
 
 use crate::device::Group;
-use crate::strategy::bindings::exports::dracpu::strategy::policy as wit;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::call::{Failed, Instance};
 use crate::strategy::description::OTHER_CLAIMS;
 use crate::strategy::error::{CpusetRule, Denial, Fault, Identity, StrategyError};

@@ -1,7 +1,7 @@
 //! The rules that every answer is held against. A strategy is free to choose, not to err: an answer
 //! that breaks one of these fails the claim by name.
 
-use crate::strategy::bindings::exports::dracpu::strategy::policy as wit;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::{Decision, Grant, Request, State, log};
 use dracpu_cpuset::CpuSet;
 
