@@ -56,7 +56,7 @@ pub(crate) fn machine(rows: &[Row]) -> Topology {
             id: row.cpu,
             core,
             core_id: Some(row.core % 100),
-            thread: siblings.iter().position(|cpu| cpu == row.cpu).unwrap() as u32,
+            thread: siblings.iter().position(|cpu| cpu == row.cpu).unwrap().try_into().unwrap(),
             cluster: None,
             die: 0,
             socket: packages.iter().position(|(key, _)| *key == row.package).unwrap(),

@@ -22,7 +22,8 @@ const NUMA: GroupBy = GroupBy::NumaNode;
 /// As published for a strategy that offers everything.
 fn all(topology: &Topology, reserved: &str, settings: Settings, publishes: &[&str]) -> Published {
     let groups = groups(topology, settings.mode, &set(reserved));
-    let offers: Vec<Offer> = groups.iter().map(|group| offer(group.cpus.len() as u32, 1)).collect();
+    let offers: Vec<Offer> =
+        groups.iter().map(|group| offer(group.cpus.len().try_into().unwrap(), 1)).collect();
     let publishes: Vec<String> = publishes.iter().map(|name| (*name).to_owned()).collect();
     publish(topology, &set(reserved), settings, &groups, &publishes, &offers)
 }
