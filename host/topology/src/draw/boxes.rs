@@ -13,6 +13,7 @@ struct Framed {
 }
 
 pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> {
+    let named = drawing.has_split_caches(blocks);
     let mut lines = Vec::new();
     let mut above = None;
     let mut row: Vec<Framed> = Vec::new();
@@ -28,7 +29,7 @@ pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> 
             lines.push(format!("{} · {title}", drawing.bold(&socket)));
             above = Some(here);
         }
-        let framed = frame(drawing, block);
+        let framed = frame(drawing, block, named);
         let used: usize = row.iter().map(|framed| framed.width + 1).sum();
         if INDENT + used + framed.width > drawing.width {
             flush(&mut row, &mut lines);
@@ -56,14 +57,16 @@ fn flush(row: &mut Vec<Framed>, lines: &mut Vec<String>) {
     row.clear();
 }
 
-fn frame(drawing: &Drawing<'_>, block: &Block<'_>) -> Framed {
+fn frame(drawing: &Drawing<'_>, block: &Block<'_>, named: bool) -> Framed {
     let last = drawing.topology.cpus.last().map_or(0, |cpu| cpu.id);
     let sign = usize::from(!drawing.marks.is_empty());
     let cell = last.to_string().len() + sign;
     let fitting = (drawing.width.saturating_sub(INDENT + 4) / (cell + 1)).max(1);
-    let title = drawing.cache_title(block.place);
+    let title = drawing.cache_title(block.place, named);
     let columns = block.cores.len().min(fitting);
-    let inner = (columns * (cell + 1) + 1).max(title.chars().count() + 3);
+    // A sign keeps a number away from the frame as a blank would.
+    let content = columns * (cell + 1) + 1 - sign;
+    let inner = content.max(title.chars().count() + 3);
 
     let rule = "─".repeat(inner.saturating_sub(title.chars().count() + 2));
     let mut lines = vec![format!("┌ {title} {rule}┐")];
@@ -74,7 +77,8 @@ fn frame(drawing: &Drawing<'_>, block: &Block<'_>) -> Framed {
         }
         for thread in 0..threads {
             let cells = chunk.iter().map(|core| cell_text(drawing, core.get(thread).copied(), cell));
-            let padding = " ".repeat(inner.saturating_sub(chunk.len() * (cell + 1)));
+            let padding =
+                " ".repeat((inner + sign).saturating_sub(chunk.len() * (cell + 1)).saturating_sub(sign));
             lines.push(format!("│ {}{padding}│", cells.collect::<Vec<_>>().join(" ")));
         }
     }

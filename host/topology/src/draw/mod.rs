@@ -7,14 +7,15 @@
 mod boxes;
 mod table;
 
-use crate::facts::{Cache, Cpu, Topology};
-use dracpu_cpuset::CpuSet;
-use std::collections::BTreeMap;
+use crate::facts::{Cpu, Topology};
+use dracpu_cpuset::{CpuSet, StridedList};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Up to here each CPU is drawn with its number.
 const MAX_BOXED_CPUS: usize = 64;
 const MAX_BOXES: usize = 16;
+const MAX_BOXED_PLACES: usize = 8;
 
 /// What a CPU is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,18 +137,36 @@ impl<'a> Drawing<'a> {
     }
 
     fn is_boxed(&self, blocks: &[Block<'_>]) -> bool {
-        self.topology.cpus.len() <= MAX_BOXED_CPUS && blocks.len() <= MAX_BOXES
+        let places: BTreeSet<_> = blocks.iter().map(|block| (block.place.socket, block.place.node)).collect();
+        self.topology.cpus.len() <= MAX_BOXED_CPUS
+            && blocks.len() <= MAX_BOXES
+            && places.len() <= MAX_BOXED_PLACES
     }
 
-    /// `L3 16M p-core`: the cache and, on a machine with several, the kind of a block.
-    fn cache_title(&self, place: Place) -> String {
+    /// Whether some cache is drawn in several blocks, so that caches need names.
+    fn has_split_caches(&self, blocks: &[Block<'_>]) -> bool {
+        let mut seen = BTreeSet::new();
+        blocks.iter().filter_map(|block| block.place.llc).any(|cache| !seen.insert(cache))
+    }
+
+    /// `L3 16M p-core`: the cache and, on a machine with several, the kind of a block. Named caches are
+    /// `L3#0`, `L3#1`, ….
+    fn cache_title(&self, place: Place, named: bool) -> String {
         let mut parts = Vec::new();
-        match place.llc.and_then(|at| self.topology.caches.get(at)) {
-            Some(Cache { level, size_bytes: 0, .. }) => parts.push(format!("L{level}")),
-            Some(Cache { level, size_bytes, .. }) => parts.push(format!("L{level} {}", bytes(*size_bytes))),
+        match place.llc.and_then(|at| Some((at, self.topology.caches.get(at)?))) {
+            Some((at, cache)) => {
+                parts.push(if named {
+                    format!("L{}#{at}", cache.level)
+                } else {
+                    format!("L{}", cache.level)
+                });
+                if cache.size_bytes > 0 {
+                    parts.push(bytes(cache.size_bytes));
+                }
+            }
             None => parts.push("no cache".to_owned()),
         }
-        if let [_, _, ..] = self.topology.kinds.as_slice() {
+        if self.topology.kinds.len() > 1 {
             parts.extend(self.topology.kinds.get(place.kind).map(|kind| match kind.name.as_str() {
                 "standard" => format!("capacity {}", kind.capacity),
                 name => name.to_owned(),
@@ -200,9 +219,9 @@ impl<'a> Drawing<'a> {
         let threads = match topology.threads_per_core() {
             1 => String::new(),
             threads if topology.cores.iter().all(|core| core.len() == threads) => {
-                format!(", {threads} a core")
+                format!(", {threads} threads a core")
             }
-            threads => format!(", up to {threads} a core"),
+            threads => format!(", up to {threads} threads a core"),
         };
         format!(
             "{}, {}, {caches}, {}, {}{threads}",
@@ -228,23 +247,25 @@ impl<'a> Drawing<'a> {
                 _ => None,
             };
             let label = format!("{} {}", mark.sign(), name.unwrap_or(mark.meaning()));
-            notes.push((label, format!("{cpus}  ({})", counted(cpus.len(), "CPU"))));
+            notes.push((label, format!("{}  ({})", short_list(cpus), counted(cpus.len(), "CPU"))));
         }
         if !self.topology.offline.is_empty() {
             notes.push(("offline".to_owned(), self.topology.offline.to_string()));
         }
+        let mut without_cpus: BTreeMap<u64, CpuSet> = BTreeMap::new();
         for node in self.topology.numa_nodes.iter().filter(|node| node.cpus.is_empty()) {
-            notes.push((format!("NUMA {}", node.id), format!("{}, no CPUs", bytes(node.memory_bytes))));
+            without_cpus.entry(node.memory_bytes).or_default().insert(node.id);
         }
-        let mut roots: Vec<(&CpuSet, Vec<&str>)> = Vec::new();
+        for (memory, nodes) in without_cpus {
+            let each = if nodes.len() > 1 { " each" } else { "" };
+            notes.push((format!("NUMA {nodes}"), format!("{}{each}, no CPUs", bytes(memory))));
+        }
+        let mut roots: BTreeMap<&CpuSet, Vec<&str>> = BTreeMap::new();
         for root in &self.topology.pcie_roots {
-            match roots.iter_mut().find(|(cpus, _)| *cpus == &root.cpus) {
-                Some((_, names)) => names.push(&root.name),
-                None => roots.push((&root.cpus, vec![&root.name])),
-            }
+            roots.entry(&root.cpus).or_default().push(&root.name);
         }
         for (cpus, names) in roots {
-            notes.push((format!("PCIe {cpus}"), names.join(" ")));
+            notes.push(("PCIe".to_owned(), format!("{} → {}", names.join(" "), short_list(cpus))));
         }
         for warning in &self.topology.warnings {
             notes.push((format!("! {}", warning.code), warning.message.clone()));
@@ -284,6 +305,14 @@ struct Place {
 struct Block<'a> {
     place: Place,
     cores: Vec<Vec<&'a Cpu>>,
+}
+
+/// A CPU list for people: runs as long as it is short, else the kernel's form with strides, where `0-62:1/2`
+/// is every other CPU.
+fn short_list(cpus: &CpuSet) -> String {
+    const SHORT: usize = 24;
+    let runs = cpus.to_string();
+    if runs.len() <= SHORT { runs } else { StridedList(cpus).to_string() }
 }
 
 /// `2 sockets`, `1 core`.

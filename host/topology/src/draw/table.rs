@@ -1,8 +1,8 @@
 //! A line for each last-level cache, or part of a wide one: a sign for each CPU, the threads of a core next
-//! to each other, and the CPUs' numbers as a list (the kernel's, with strides: `0-14:1/2` is every other).
+//! to each other, and the CPUs' numbers as a list.
 
-use super::{Block, Drawing};
-use dracpu_cpuset::{CpuSet, StridedList};
+use super::{Block, Drawing, short_list};
+use dracpu_cpuset::CpuSet;
 
 /// Columns for the signs of a line.
 const SIGNS: usize = 48;
@@ -10,6 +10,7 @@ const SIGNS: usize = 48;
 pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> {
     let threads = drawing.topology.threads_per_core();
     let fitting = (SIGNS / (threads + 1)).max(1);
+    let named = drawing.has_split_caches(blocks);
     let mut rows = vec![Row {
         labels: ["socket", "NUMA", "cache"].map(str::to_owned),
         signs: "cores".to_owned(),
@@ -25,7 +26,7 @@ pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> 
             let labels = [
                 if above[0] == socket { String::new() } else { socket.clone() },
                 if is_new { node.clone() } else { String::new() },
-                if nth == 0 { drawing.cache_title(block.place) } else { String::new() },
+                if nth == 0 { drawing.cache_title(block.place, named) } else { String::new() },
             ];
             above = [socket.clone(), node.clone()];
             let mut signs = Vec::new();
@@ -39,7 +40,7 @@ pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> 
                 labels,
                 signs: signs.join(" "),
                 width: cores.len() * (threads + 1) - 1,
-                cpus: StridedList(&cpus).to_string(),
+                cpus: short_list(&cpus),
             });
         }
     }
