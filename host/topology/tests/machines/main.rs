@@ -1,0 +1,8 @@
+//! Machines of every shape: read from sysfs, from descriptions, written, drawn.
+
+mod descriptions;
+mod drawing;
+mod properties;
+mod scale;
+mod support;
+mod sysfs;
