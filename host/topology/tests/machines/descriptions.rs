@@ -145,8 +145,9 @@ fn mistakes_in_a_description_are_named() {
         (r#"{"cpus":[{"cpu":0,"siblings":"0;1"}]}"#, "siblings is `0;1`"),
         (r#"{"cpus":[{"cpu":0}]"#, "EOF"),
         ("{}", "missing field `cpus`"),
-        ("", "cpuDetails"),
-        ("some text", "cpuDetails"),
+        ("", "no JSON, and as YAML of gatherinfo"),
+        ("some text", "no JSON, and as YAML of gatherinfo"),
+        ("cpus: []", "cpuDetails"),
         ("cpuDetails:\n  cpus: []\n", "empty"),
     ] {
         let fault = fault(text);

@@ -1,4 +1,5 @@
 //! Machines of every shape: read from sysfs, from descriptions, written, drawn.
+#![cfg(test)]
 
 mod descriptions;
 mod drawing;

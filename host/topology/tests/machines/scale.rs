@@ -56,12 +56,12 @@ fn nanoseconds(sysfs: &Sysfs) -> u128 {
         assert_eq!(topology.offline, CpuSet::new());
         start.elapsed().as_nanos()
     };
-    (0..5).map(run).min().unwrap_or(0)
+    (0..3).map(run).min().unwrap_or(0)
 }
 
 #[test]
 fn four_times_the_cpus_take_at_most_five_times_as_long() {
-    let (small, large) = (machine(1024), machine(4096));
+    let (small, large) = (machine(512), machine(2048));
     // Measured again before it counts: other work on the machine can hit all runs of one size.
     let grows = |_| nanoseconds(&large) > 5 * nanoseconds(&small);
     assert!(!(0..5).all(grows), "reading grows faster than the number of CPUs");
