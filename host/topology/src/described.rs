@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The `schema` of machines as JSON.
 pub const SCHEMA: &str = "dracpu.topology/v1";
 
-/// A machine as one JSON object: what `topology -o json` prints. [`from_json`] reads it back.
+/// A machine as one JSON object: what `topology -o json` prints, and [`load`](crate::machine::load) reads back.
 ///
 /// `core`, `die` and `cluster` are running numbers over the machine, `coreId`, `socket` and `llcId` the
 /// kernel's own. `llc` is the last-level cache, whatever its level; `l3` the same where that is level 3.
