@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 1] = ["packed"];
+const BUILT_IN: [&str; 3] = ["external", "llc-first", "packed"];
 
 fn main() -> anyhow::Result<()> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
