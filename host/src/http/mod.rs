@@ -1,2 +1,4 @@
 //! x
-pub(crate) fn metrics_table() -> serde_json::Value { serde_json::json!({}) }
+pub(crate) fn metrics_table() -> serde_json::Value {
+    serde_json::json!({})
+}
