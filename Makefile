@@ -54,4 +54,4 @@ bench: setup ## criterion benchmarks
 	$(CARGO) bench --workspace
 
 $(DENY):
-	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --no-default-features --root $(CACHE)/tools
+	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --debug --no-default-features --root $(CACHE)/tools
