@@ -8,6 +8,8 @@
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value};
 
+pub use crate::device::Offer;
+
 /// What a strategy says of itself. Constant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
@@ -36,17 +38,6 @@ pub enum ExplicitCpuset {
     Accepted,
     /// The host demands it.
     Required,
-}
-
-/// What one group offers the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Most CPUs that claims can hold in it together.
-    pub capacity: u32,
-    /// Requests become multiples of it; 1 = no policy.
-    pub step: u32,
-    /// The strategy's own attributes, by qualified name.
-    pub attributes: Vec<(String, crate::device::Attribute)>,
 }
 
 /// One allocation result of a claim on this node, as asked of a strategy.
