@@ -12,13 +12,15 @@ pub struct Who {
     pub name: String,
     /// The pod's UID.
     pub pod_uid: String,
-    /// The pod as a person knows it: `namespace/name`.
-    pub pod: String,
+    /// The pod's namespace.
+    pub pod_namespace: String,
+    /// The pod's name.
+    pub pod_name: String,
 }
 
 impl std::fmt::Display for Who {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "container {} of pod {}", self.name, self.pod)
+        write!(f, "container {} of pod {}/{}", self.name, self.pod_namespace, self.pod_name)
     }
 }
 
@@ -395,7 +397,13 @@ mod tests {
     }
 
     fn who(id: &str, pod: &str, name: &str) -> Who {
-        Who { id: id.into(), name: name.into(), pod_uid: format!("uid-{pod}"), pod: format!("ns/{pod}") }
+        Who {
+            id: id.into(),
+            name: name.into(),
+            pod_uid: format!("uid-{pod}"),
+            pod_namespace: "ns".into(),
+            pod_name: pod.into(),
+        }
     }
 
     fn says(entries: &[(&str, &str)]) -> Vec<(ClaimUid, CpuSet)> {

@@ -57,7 +57,8 @@ fn who(id: u8) -> Who {
         id: format!("c{id}").into(),
         name: format!("n{id}"),
         pod_uid: format!("p{pod}"),
-        pod: format!("ns/p{pod}"),
+        pod_namespace: "ns".into(),
+        pod_name: format!("p{pod}"),
     }
 }
 
