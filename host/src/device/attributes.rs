@@ -22,11 +22,6 @@ const CPU_IDS_V2: &str = "dra.cpu/cpuIDsV2";
 const SMT_LAYOUT: &str = "dra.cpu/smtLayout";
 const SMT_LAYOUT_V2: &str = "dra.cpu/smtLayoutV2";
 
-/// Whether the host, not the strategy, publishes attributes of this name's domain.
-pub(super) fn is_ours(name: &str) -> bool {
-    ["dra.cpu/", "dra.net/", "resource.kubernetes.io/"].iter().any(|domain| name.starts_with(domain))
-}
-
 /// Attributes of one device, filled in by what they say.
 pub(super) struct Attributes<'a> {
     topology: &'a Topology,

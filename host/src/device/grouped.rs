@@ -1,6 +1,6 @@
 //! A device per group of CPUs, with a capacity that many claims share.
 
-use super::attributes::{Attributes, is_ours, socket_number};
+use super::attributes::{Attributes, socket_number};
 use super::{Capacity, Device, Group, Offer};
 use crate::config::{DeviceMode, GroupBy};
 use dracpu_cpuset::CpuSet;
@@ -40,16 +40,15 @@ pub fn groups(topology: &Topology, mode: DeviceMode, reserved: &CpuSet) -> Vec<G
     groups.filter(|group| !group.cpus.is_empty()).collect()
 }
 
-/// The devices of the groups, and attributes of the strategy that were left out.
+/// The devices of the groups.
 pub(super) fn devices(
     topology: &Topology,
     by: GroupBy,
     groups: &[Group],
     publishes: &[String],
     offers: &[Offer],
-) -> (Vec<Device>, Vec<Warning>) {
-    let mut warnings = Vec::new();
-    let mut device = |group: &Group, offer: &Offer| {
+) -> Vec<Device> {
+    let device = |(group, offer): (&Group, &Offer)| {
         let mut attributes = Attributes::new(topology, &group.cpus);
         attributes.num_cpus();
         match by {
@@ -64,27 +63,16 @@ pub(super) fn devices(
             attributes.computed(name);
         }
         for (name, value) in &offer.attributes {
-            if is_ours(name) {
-                warnings.push(Warning {
-                    code: "attribute-name",
-                    message: format!(
-                        "attribute {name} of the strategy is left out of {}: the domain is the driver's own",
-                        group.device
-                    ),
-                });
-            } else {
-                attributes.set(name, value.clone());
-            }
+            attributes.set(name, value.clone());
         }
         Device {
             name: group.device.clone(),
             cpus: group.cpus.clone(),
             attributes: attributes.into_map(),
-            capacity: Some(Capacity { cpus: offer.capacity, step: offer.step.max(1) }),
+            capacity: Some(Capacity { cpus: offer.capacity, step: offer.step }),
         }
     };
-    let devices = groups.iter().zip(offers).map(|(group, offer)| device(group, offer)).collect();
-    (devices, warnings)
+    groups.iter().zip(offers).map(device).collect()
 }
 
 /// What grouping by NUMA node cannot place as it should.

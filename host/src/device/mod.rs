@@ -118,9 +118,8 @@ pub struct Published {
 /// The devices that the node publishes.
 ///
 /// `groups` are those of [`groups`], `offers` what the strategy answered for each, in order; `publishes` are
-/// the attributes that the strategy wants the host to compute ([`dra.cpu/cpuIDs` and
-/// `dra.cpu/smtLayout`](crate::strategy::Description::publishes), each with its V2 form). All three are empty
-/// in individual mode, where no strategy takes part.
+/// the attributes that the strategy wants the host to compute (`dra.cpu/cpuIDs` and `dra.cpu/smtLayout`, each
+/// with its V2 form). All three are empty in individual mode, where no strategy takes part.
 ///
 /// A group that offers less than its own step is not published, since no claim could be served from it; its
 /// [`Group`] stays what earlier claims refer to.
@@ -136,9 +135,8 @@ pub fn publish(
     let (mut devices, mut warnings) = match settings.mode {
         DeviceMode::Individual => (individual::devices(topology, reserved), Vec::new()),
         DeviceMode::Grouped(by) => {
-            let (devices, mut warnings) = grouped::devices(topology, by, groups, publishes, offers);
-            warnings.extend(grouped::without_numa_node(topology, by));
-            (devices, warnings)
+            let warnings = grouped::without_numa_node(topology, by).into_iter().collect();
+            (grouped::devices(topology, by, groups, publishes, offers), warnings)
         }
     };
     if let MinSharedCpus::Explicit(floor) = settings.min_shared_cpus {

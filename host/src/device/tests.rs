@@ -288,12 +288,10 @@ fn the_offer_decides_capacity_and_step_and_adds_attributes_of_its_own_domain() {
     let settings = grouped(NUMA);
     let groups = groups(&topology, settings.mode, &set(""));
     let own = ("s.example/speed".to_owned(), Attribute::Int(7));
-    let ours = ("dra.cpu/numCPUs".to_owned(), Attribute::Int(7));
-    let offers = [Offer { attributes: vec![own.clone(), ours], ..offer(2, 2) }, offer(0, 1), offer(1, 2)];
+    let offers = [Offer { attributes: vec![own.clone()], ..offer(2, 2) }, offer(0, 1), offer(1, 2)];
     let published = publish(&topology, &set(""), settings, &groups, &[], &offers);
     assert_eq!(names(&published), ["cpudevnuma000"]);
     assert_eq!(published.devices[0].capacity, Some(Capacity { cpus: 2, step: 2 }));
     assert_eq!(published.devices[0].attributes[&own.0], own.1);
-    assert_eq!(published.devices[0].attributes["dra.cpu/numCPUs"], Attribute::Int(2));
-    assert_eq!(codes(&published), ["attribute-name", "no-capacity", "no-capacity"]);
+    assert_eq!(codes(&published), ["no-capacity", "no-capacity"]);
 }

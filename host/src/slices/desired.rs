@@ -1,6 +1,7 @@
 //! Devices → the specs of the slices that publish them. Rules and limits: `resource.k8s.io/v1`.
 
 use crate::DRIVER_NAME;
+use crate::config::Config;
 use crate::device::{Attribute, CPU_CAPACITY, Capacity, Device};
 use k8s_openapi::api::resource::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -17,6 +18,15 @@ pub struct Pool {
     pub node_name: String,
     /// Whether devices say how much of the node's allocatable `cpu` they stand for.
     pub map_node_allocatable: bool,
+}
+
+impl From<&Config> for Pool {
+    fn from(config: &Config) -> Self {
+        Self {
+            node_name: config.node_name.clone(),
+            map_node_allocatable: config.publish_node_allocatable_resource_mapping,
+        }
+    }
 }
 
 impl Pool {
