@@ -1,5 +1,5 @@
 use crate::device::{Group, Offer};
-use crate::strategy::{Decision, Request, State};
+use crate::strategy::{Catalogue, Decision, Fault, Opened, Reason, Request, State, StrategyError};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use serde_json::{Map, Value};
@@ -46,8 +46,6 @@ pub struct StrategyInfo {
     pub digest: String,
     /// Attributes that the host computes for each group.
     pub publishes: Vec<String>,
-    /// Costly inputs.
-    pub needs: Vec<String>,
 }
 
 /// A strategy gave no decision.
@@ -60,4 +58,47 @@ pub struct Undecided {
     pub for_lack_of_cpus: bool,
     /// The strategy, the fault and the remedy.
     pub message: String,
+}
+
+impl Strategies for Catalogue {
+    fn open(
+        &self,
+        name: &str,
+        topology: &Topology,
+        reserved: &CpuSet,
+        groups: &[Group],
+        options: &Map<String, Value>,
+    ) -> Result<Box<dyn Decide>, String> {
+        let loaded = self.load(name).map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
+        let opened = loaded.open(topology, reserved, groups, options);
+        opened.map(|opened| Box::new(opened) as Box<dyn Decide>).map_err(|error| error.to_string())
+    }
+}
+
+impl Decide for Opened {
+    fn info(&self) -> StrategyInfo {
+        let description = self.strategy().description();
+        StrategyInfo {
+            name: description.name.clone(),
+            version: description.version.clone(),
+            digest: self.strategy().digest().to_owned(),
+            publishes: description.publishes.clone(),
+        }
+    }
+
+    fn offers(&self) -> &[Offer] {
+        Self::offers(self)
+    }
+
+    fn decide(&mut self, requests: &[Request], state: &State) -> Result<Decision, Undecided> {
+        Self::decide(self, requests, state).map_err(Undecided::from)
+    }
+}
+
+impl From<StrategyError> for Undecided {
+    fn from(error: StrategyError) -> Self {
+        let lack = |reason| matches!(reason, Reason::NotEnough | Reason::NoFit);
+        let for_lack_of_cpus = matches!(&*error.fault, Fault::Denied(denial) if lack(denial.reason));
+        Self { kind: error.kind(), for_lack_of_cpus, message: error.to_string() }
+    }
 }

@@ -18,7 +18,7 @@ pub enum PrepareError {
     #[error(transparent)]
     Uid(#[from] BadUid),
     /// The claim object could not be read; a retry may help.
-    #[error("the claim object cannot be read, and nothing is recorded of the claim")]
+    #[error("the claim object cannot be read, and the driver has no full record of the claim")]
     Api(#[source] ApiError),
     /// Another claim has the same name by now.
     #[error("the claim object of this name has UID {0}: the claim has been deleted and made again")]
