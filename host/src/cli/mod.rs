@@ -7,8 +7,8 @@
 mod gatherinfo;
 mod introspect;
 // MERGE: mod simulate;
-// MERGE: mod slices;
-// MERGE: mod strategy;
+mod slices;
+mod strategy;
 // MERGE: mod topology;
 mod version;
 
@@ -63,8 +63,8 @@ struct Cli {
 enum Verb {
     Run(run::Args),
     // MERGE: Topology(topology::Args),
-    // MERGE: Slices(slices::Args),
-    // MERGE: Strategy(strategy::Args),
+    Slices(slices::Args),
+    Strategy(strategy::Args),
     // MERGE: Simulate(simulate::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
@@ -93,8 +93,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Run(args) => run::run(args),
         // MERGE: Verb::Topology(args) => topology::run(args),
-        // MERGE: Verb::Slices(args) => slices::run(args),
-        // MERGE: Verb::Strategy(args) => strategy::run(args),
+        Verb::Slices(args) => slices::run(args),
+        Verb::Strategy(args) => strategy::run(args),
         // MERGE: Verb::Simulate(args) => simulate::run(args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),

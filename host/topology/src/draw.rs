@@ -1,0 +1,4 @@
+/// x
+pub struct Drawing;
+/// y
+pub enum Mark {}
