@@ -16,7 +16,7 @@ mod record;
 mod spec;
 mod spec_dir;
 
-pub use name::{BadUid, ENV_PREFIX, claim_of_device, device_id};
+pub use name::{BadUid, ENV_PREFIX, claim_of_device, device_id, spec_file_name};
 pub use probe::{Access, NoProbe, Probe, Step, from_environment};
 pub use record::Record;
 pub use spec::{Content, SpecFault};

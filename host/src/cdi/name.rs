@@ -9,6 +9,9 @@ pub const ENV_PREFIX: &str = "DRA_CPUSET_";
 /// What the name of a spec file begins with: as the CDI libraries name a transient spec.
 pub(crate) const FILE_PREFIX: &str = "dra.k8s.io-cpu_claim-";
 
+/// What it ends with.
+pub(crate) const SPEC_END: &str = ".json";
+
 const DEVICE_PREFIX: &str = "claim-";
 
 /// A claim UID that cannot be part of a CDI device name.
@@ -25,6 +28,15 @@ pub(crate) fn check_uid(uid: &ClaimUid) -> Result<(), BadUid> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
     let good = text.chars().all(allowed) && text.ends_with(|c: char| c.is_ascii_alphanumeric());
     good.then_some(()).ok_or_else(|| BadUid(uid.clone()))
+}
+
+/// The name of a claim's spec file.
+///
+/// # Errors
+/// When the UID cannot stand in a CDI device name.
+pub fn spec_file_name(uid: &ClaimUid) -> Result<String, BadUid> {
+    check_uid(uid)?;
+    Ok(format!("{FILE_PREFIX}{uid}{SPEC_END}"))
 }
 
 /// The device's name inside its spec: `claim-<uid>`.

@@ -8,7 +8,7 @@
 //!
 //! Removal is an unlink and the directory to the disk. A file that is not there is removed.
 
-use super::name::{FILE_PREFIX, check_uid};
+use super::name::{FILE_PREFIX, SPEC_END, check_uid, spec_file_name};
 use super::probe::{Access, Probe, Step};
 use super::spec::{self, Content, SpecFault};
 use super::{BadUid, Record};
@@ -19,7 +19,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const SPEC_END: &str = ".json";
 const TEMP_END: &str = ".tmp";
 
 /// The directory that the container runtime reads transient CDI specs from.
@@ -58,8 +57,7 @@ impl SpecDir {
     /// # Errors
     /// When the UID cannot stand in a CDI device name.
     pub fn file(&self, uid: &ClaimUid) -> Result<PathBuf, BadUid> {
-        check_uid(uid)?;
-        Ok(self.path.join(format!("{FILE_PREFIX}{uid}{SPEC_END}")))
+        Ok(self.path.join(spec_file_name(uid)?))
     }
 
     /// Writes a claim's spec, over one that is there.

@@ -52,6 +52,8 @@ pub struct StrategyInfo {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Undecided {
+    /// Which strategy.
+    pub strategy: String,
     /// What happened, from a closed set, for metrics: `denied`, `options`, `out-of-fuel` and so on.
     pub kind: &'static str,
     /// Other claims may be in the way: it would have served the claim on an empty node, perhaps.
@@ -99,6 +101,6 @@ impl From<StrategyError> for Undecided {
     fn from(error: StrategyError) -> Self {
         let lack = |reason| matches!(reason, Reason::NotEnough | Reason::NoFit);
         let for_lack_of_cpus = matches!(&*error.fault, Fault::Denied(denial) if lack(denial.reason));
-        Self { kind: error.kind(), for_lack_of_cpus, message: error.to_string() }
+        Self { strategy: error.strategy.name.to_string(), kind: error.kind(), for_lack_of_cpus, message: error.to_string() }
     }
 }

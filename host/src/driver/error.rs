@@ -77,11 +77,11 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
-    /// The kind of a strategy's failure, for metrics; none when no strategy was at fault or asked.
+    /// The strategy that gave no decision and what happened, for metrics; none for all other errors.
     #[must_use]
-    pub fn strategy_failure(&self) -> Option<&'static str> {
+    pub fn strategy_failure(&self) -> Option<(&str, &'static str)> {
         match self {
-            Self::Undecided { undecided, .. } => Some(undecided.kind),
+            Self::Undecided { undecided, .. } => Some((&undecided.strategy, undecided.kind)),
             _ => None,
         }
     }

@@ -18,9 +18,9 @@ use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::{Allocation, Chooser, Driver, lock};
 use super::error::PrepareError;
 use super::opaque::main_request;
-use super::view::Place;
+use super::view::{Place, View};
 use super::wanted::{Wanted, spread, wanted};
-use super::{ApiError, Undecided};
+use super::api::ApiError;
 use crate::cdi::{Record, Step, device_id};
 use crate::config::DeviceMode;
 use crate::strategy::{Holding, Request, State};
@@ -205,11 +205,12 @@ impl Driver {
         object: &Claim,
         wanted: &[Wanted<'_>],
     ) -> Result<Booking, PrepareError> {
-        let strategy = match &mut allocation.strategy {
+        let Allocation { strategy, view, .. } = allocation;
+        let strategy = match strategy {
             Chooser::Strategy(strategy) => strategy,
             Chooser::Broken(why) => return Err(PrepareError::NoStrategy(why.clone())),
             Chooser::Scheduler => {
-                let cpus = |wanted: &Wanted<'_>| allocation.view.cpus(&wanted.place);
+                let cpus = |wanted: &Wanted<'_>| view.cpus(&wanted.place);
                 let parts = wanted.iter().map(|wanted| wanted.part(cpus(wanted), CpuSet::new(), Vec::new()));
                 return Ok(Booking { parts: parts.collect(), ..named(object) });
             }
@@ -217,7 +218,7 @@ impl Driver {
         let requests: Vec<Request> = wanted.iter().filter_map(request).collect();
         let state = self.state();
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
-            let held = if undecided.for_lack_of_cpus { self.in_the_way(allocation, wanted) } else { Vec::new() };
+            let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { undecided, held }
         })?;
         tracing::debug!("{}", decision.why);
@@ -240,10 +241,10 @@ impl Driver {
     }
 
     /// Claims that hold CPUs which the results could have had.
-    fn in_the_way(&self, allocation: &Allocation, wanted: &[Wanted<'_>]) -> Vec<(ClaimUid, CpuSet)> {
+    fn in_the_way(&self, view: &View, wanted: &[Wanted<'_>]) -> Vec<(ClaimUid, CpuSet)> {
         let mut looked_at = CpuSet::new();
         for wanted in wanted {
-            let group = allocation.view.cpus(&wanted.place);
+            let group = view.cpus(&wanted.place);
             looked_at.extend_from(wanted.cpuset.as_ref().unwrap_or(&group));
         }
         self.ledger().holders(&looked_at)
