@@ -2,9 +2,10 @@
 //! are component files to the host and are loaded the same way.
 
 use crate::config::{LimitsConfig, StrategyConfig};
-use crate::strategy::call::Instance;
-use crate::strategy::component::{self, ComponentFault, digest, unnamed};
+use crate::strategy::call::{Failed, Instance};
+use crate::strategy::component::{self, ComponentFault, digest};
 use crate::strategy::description::{self, DescriptionFault};
+use crate::strategy::engine;
 use crate::strategy::error::{Identity, StrategyError};
 use crate::strategy::limits::Limits;
 use crate::strategy::opened::{Loaded, Parts};
@@ -102,6 +103,28 @@ pub enum LoadFault {
     },
 }
 
+/// The WebAssembly runtime does not work on this machine.
+#[derive(Debug, thiserror::Error)]
+#[error("the WebAssembly runtime cannot start on this machine: {0}")]
+pub struct EngineError(String);
+
+/// What a component is, whether or not this host can run it.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Where it comes from.
+    pub source: Source,
+    /// Its size in bytes.
+    pub size: usize,
+    /// `sha256:` and 64 hexadecimal digits.
+    pub digest: String,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+    /// The loaded strategy, or why it cannot be.
+    pub loaded: Result<Loaded, LoadError>,
+}
+
 /// The strategies of a node.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
@@ -132,7 +155,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// When the WebAssembly runtime does not work on this machine.
-    pub fn new(configured: &[StrategyConfig]) -> wasmtime::Result<Self> {
+    pub fn new(configured: &[StrategyConfig]) -> Result<Self, EngineError> {
         let built_in = dracpu_built_in::COMPONENTS.iter();
         Self::with_built_in(built_in.map(|(name, bytes)| (*name, Cow::Borrowed(*bytes))), configured)
     }
@@ -144,7 +167,7 @@ impl Catalogue {
     pub fn with_built_in(
         built_in: impl IntoIterator<Item = (&'static str, Cow<'static, [u8]>)>,
         configured: &[StrategyConfig],
-    ) -> wasmtime::Result<Self> {
+    ) -> Result<Self, EngineError> {
         let mut entries: Vec<Entry> = configured
             .iter()
             .map(|config| Entry { name: config.name.clone(), bytes: None, config: config.clone() })
@@ -154,7 +177,8 @@ impl Catalogue {
                 entries.push(Entry { name: name.to_owned(), bytes: Some(bytes), config: no_settings(name, Path::new("")) });
             }
         }
-        Ok(Self { engine: crate::strategy::engine::start()?, entries })
+        let engine = engine::start().map_err(|error| EngineError(format!("{error:#}")))?;
+        Ok(Self { engine, entries })
     }
 
     /// Name and source of every strategy: the configured ones first.
@@ -168,54 +192,88 @@ impl Catalogue {
     /// # Errors
     /// [`LoadError`], which names the strategy, the fault and the remedy.
     pub fn load(&self, name: &str) -> Result<Loaded, LoadError> {
-        let entry = self.entries.iter().find(|entry| entry.name == name).ok_or_else(|| {
-            let known = self.entries.iter().map(|entry| entry.name.clone()).collect();
-            LoadError { name: name.to_owned(), fault: LoadFault::Unknown(known) }
-        })?;
-        self.load_entry(entry, Some(name)).map_err(|fault| LoadError { name: name.to_owned(), fault })
+        let failed = |fault| LoadError { name: name.to_owned(), fault };
+        let entry = self.entry(name).map_err(failed)?;
+        let component = self.component(entry).map_err(failed)?;
+        self.described(entry, &component, Some(name)).map_err(failed)
     }
 
-    /// Loads a component file under whatever name it gives itself, with these limits.
+    /// Loads a component file under whatever name it gives itself, with the default limits.
     ///
     /// # Errors
     /// As [`Catalogue::load`].
-    pub fn load_file(&self, path: &Path, limits: LimitsConfig) -> Result<Loaded, LoadError> {
-        let name = path.display().to_string();
-        let config = StrategyConfig { limits, ..no_settings(&name, path) };
-        let entry = Entry { name: name.clone(), bytes: None, config };
-        self.load_entry(&entry, None).map_err(|fault| LoadError { name, fault })
+    pub fn load_file(&self, path: &Path) -> Result<Loaded, LoadError> {
+        let entry = file_entry(path);
+        let failed = |fault| LoadError { name: entry.name.clone(), fault };
+        let component = self.component(&entry).map_err(failed)?;
+        self.described(&entry, &component, None).map_err(failed)
     }
 
-    /// The engine, to compile with.
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+    /// Looks at a strategy, by name or else by path.
+    ///
+    /// # Errors
+    /// When there is no such file, or none that could be a component.
+    pub fn inspect(&self, what: &str) -> Result<Inspection, LoadError> {
+        let failed = |fault| LoadError { name: what.to_owned(), fault };
+        let path = Path::new(what);
+        let (entry, wanted) = match self.entry(what) {
+            Ok(entry) => (entry.clone(), Some(what)),
+            Err(_) if path.is_file() => (file_entry(path), None),
+            Err(unknown) => return Err(failed(unknown)),
+        };
+        let component = self.component(&entry).map_err(failed)?;
+        Ok(Inspection {
+            source: entry.source(),
+            size: component.size,
+            digest: component.digest.clone(),
+            imports: component::imports(&self.engine, &component.compiled).map(|(name, _)| name).collect(),
+            exports: component::exports(&self.engine, &component.compiled).collect(),
+            loaded: self.described(&entry, &component, wanted).map_err(failed),
+        })
     }
 
-    fn load_entry(&self, entry: &Entry, wanted: Option<&str>) -> Result<Loaded, LoadFault> {
-        let source = entry.source();
+    fn entry(&self, name: &str) -> Result<&Entry, LoadFault> {
+        self.entries
+            .iter()
+            .find(|entry| entry.name == name)
+            .ok_or_else(|| LoadFault::Unknown(self.entries.iter().map(|entry| entry.name.clone()).collect()))
+    }
+
+    /// The component of an entry, compiled.
+    fn component(&self, entry: &Entry) -> Result<Compiled, LoadFault> {
+        let origin = entry.source();
         let limits = Limits::from(&entry.config.limits);
         let bytes = match &entry.bytes {
             Some(bytes) => bytes.clone(),
             None => Cow::Owned(read(&entry.config.path, &limits)?),
         };
-        let found = digest(&bytes);
-        if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != found) {
-            return Err(LoadFault::Digest { origin: source, wanted: wanted.clone(), found });
+        let digest = digest(&bytes);
+        if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != digest) {
+            return Err(LoadFault::Digest { origin, wanted: wanted.clone(), found: digest });
         }
-        let pre = component::link(&self.engine, &bytes, &limits)
+        let compiled = component::compile(&self.engine, &bytes, &limits)
+            .map_err(|fault| LoadFault::Component { origin, fault })?;
+        Ok(Compiled { compiled, size: bytes.len(), digest })
+    }
+
+    /// Links a component and asks it what it is. `wanted` is the name it must have.
+    fn described(&self, entry: &Entry, component: &Compiled, wanted: Option<&str>) -> Result<Loaded, LoadFault> {
+        let source = entry.source();
+        let limits = Limits::from(&entry.config.limits);
+        let pre = component::link(&self.engine, &component.compiled)
             .map_err(|fault| LoadFault::Component { origin: source.clone(), fault })?;
-        let identity = unnamed(&entry.name, &found);
+        let identity = Identity {
+            name: Arc::from(&*entry.name),
+            version: Arc::from(""),
+            digest: Arc::from(&*component.digest),
+        };
         let described = Instance::start(&pre, identity.name.clone(), limits)
             .and_then(|mut instance| {
                 instance.call(|strategy, store| strategy.dracpu_strategy_policy().call_describe(store))
             })
-            .map_err(|failed| LoadFault::Describe {
-                origin: source.clone(),
-                error: StrategyError {
-                    strategy: identity.clone(),
-                    fault: Box::new(failed.fault),
-                    last_line: failed.last_line,
-                },
+            .map_err(|Failed { fault, last_line }| {
+                let error = StrategyError { strategy: identity.clone(), fault: Box::new(fault), last_line };
+                LoadFault::Describe { origin: source.clone(), error }
             })?;
         let (description, schema) = description::checked(described)
             .map_err(|fault| LoadFault::Description { origin: source.clone(), fault })?;
@@ -232,6 +290,18 @@ impl Catalogue {
     }
 }
 
+struct Compiled {
+    compiled: wasmtime::component::Component,
+    size: usize,
+    digest: String,
+}
+
+/// An entry for a file that no configuration names.
+fn file_entry(path: &Path) -> Entry {
+    let name = path.display().to_string();
+    Entry { bytes: None, config: no_settings(&name, path), name }
+}
+
 fn no_settings(name: &str, path: &Path) -> StrategyConfig {
     StrategyConfig {
         name: name.to_owned(),
@@ -243,7 +313,7 @@ fn no_settings(name: &str, path: &Path) -> StrategyConfig {
 }
 
 /// Reads a file, but not one that is larger than a component may be.
-pub(crate) fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>, LoadFault> {
+fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>, LoadFault> {
     let cannot_read = |source| LoadFault::Read { path: path.to_owned(), source };
     let size = std::fs::metadata(path).map_err(cannot_read)?.len();
     if size > limits.component_bytes {

@@ -2,10 +2,8 @@
 //! compiled would run as the driver itself.
 
 use crate::strategy::bindings::{Strategy, StrategyPre};
-use crate::strategy::error::Identity;
 use crate::strategy::limits::Limits;
 use crate::strategy::log::Guest;
-use std::sync::Arc;
 use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceType};
@@ -65,15 +63,12 @@ pub enum ComponentFault {
 #[error("{0}")]
 pub(crate) struct Forbidden(pub(crate) String);
 
-/// Refuses what is not a component of the allowed size; compiles and links the rest. Takes tens of
-/// milliseconds for small components and minutes for large ones: never on the path of a claim.
-pub(crate) fn link(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<StrategyPre<Guest>, ComponentFault> {
-    let component = compile(engine, bytes, limits)?;
+/// Links a component to what the host gives: the log, and refusals.
+pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre<Guest>, ComponentFault> {
     let mut linker = Linker::new(engine);
     let interface = |error: wasmtime::Error| ComponentFault::Interface(format!("{error:#}"));
     Strategy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest: &mut Guest| guest).map_err(interface)?;
-    let imports: Vec<_> = imports(engine, &component).collect();
-    for (name, item) in imports {
+    for (name, item) in imports(engine, component) {
         if name.starts_with(OWN) {
             continue; // the linker compares versions and types
         }
@@ -86,10 +81,11 @@ pub(crate) fn link(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<Str
         }
         stub(&mut linker, engine, &name, &instance).map_err(interface)?;
     }
-    linker.instantiate_pre(&component).and_then(StrategyPre::new).map_err(interface)
+    linker.instantiate_pre(component).and_then(StrategyPre::new).map_err(interface)
 }
 
-/// Compiles a component without linking it, to look at it.
+/// Refuses what is not a component of the allowed size; compiles the rest. Takes tens of milliseconds for
+/// small components and minutes for large ones: never on the path of a claim.
 pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<Component, ComponentFault> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if size > limits.component_bytes {
@@ -144,9 +140,4 @@ pub fn digest(bytes: &[u8]) -> String {
     use sha2::Digest;
     let hash = sha2::Sha256::digest(bytes);
     hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
-}
-
-/// An identity of which the version is not known yet.
-pub(crate) fn unnamed(name: &str, digest: &str) -> Identity {
-    Identity { name: Arc::from(name), version: Arc::from(""), digest: Arc::from(digest) }
 }
