@@ -1,7 +1,7 @@
 //! An even split over the fewest NUMA nodes that can hold it, leaving the nodes as even as possible.
 
 use crate::algorithm::{Placement, packed};
-use crate::layout::Layout;
+use crate::layout::{Layout, sorted};
 use dracpu_strategy_sdk::CpuSet;
 
 /// How many node subsets are looked at for one claim.
@@ -148,10 +148,9 @@ impl Search {
     /// The nodes that hold most, in order; none when even they do not hold what is asked, so that no
     /// subset of this size does.
     fn widest(&self, eligible: &[usize], nodes: usize) -> Option<Vec<usize>> {
-        let mut widest = eligible.to_vec();
-        widest.sort_by_key(|node| std::cmp::Reverse(self.free_of(*node)));
-        widest.truncate(nodes);
-        widest.sort_unstable();
+        let held = |node: usize| wide(self.grouped(self.free_of(node)));
+        let by_size = sorted(eligible.iter().map(|node| (!held(*node), *node))); // most first
+        let widest = sorted(by_size.into_iter().take(nodes).map(|node| (0, node)));
         (widest.len() == nodes && self.holds_all(&widest)).then_some(widest)
     }
 
@@ -175,10 +174,10 @@ impl Search {
         let left_of = |node: usize| left.get(node).copied().unwrap_or(0);
         let candidates: Vec<usize> =
             subset.iter().copied().filter(|node| left_of(*node) >= self.group).collect();
-        let mut widest: Vec<usize> = candidates.iter().map(|node| self.grouped(left_of(*node))).collect();
-        widest.sort_unstable_by_key(|left| std::cmp::Reverse(*left));
+        let held = |node: usize| self.grouped(left_of(node));
+        let widest = sorted(candidates.iter().map(|node| (!wide(held(*node)), *node)));
         for nodes in (1..=candidates.len()).rev() {
-            if widest.iter().take(nodes).sum::<usize>() < rest {
+            if widest.iter().take(nodes).map(|node| held(*node)).sum::<usize>() < rest {
                 break; // and fewer nodes hold less
             }
             let mut combination = Combination::first(nodes, candidates.len());
@@ -244,7 +243,6 @@ impl Search {
     /// The standard deviation of the CPUs left in the nodes, in thousandths. The mean is rounded to
     /// thousandths first, as the original does: that makes ties, and the first of them wins.
     fn score(&self, squares: usize) -> u64 {
-        let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let (nodes, squares) = (wide(self.free.len()), wide(squares));
         let sum = wide(self.free.iter().sum::<usize>() - self.count);
         let mean = (2000 * sum + nodes) / (2 * nodes);
@@ -252,6 +250,10 @@ impl Search {
         let root = (deviations / nodes).isqrt();
         root + u64::from(4 * deviations >= nodes * (2 * root + 1).pow(2))
     }
+}
+
+fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Subsets of a fixed size, in lexicographic order.

@@ -34,21 +34,23 @@ impl Layout {
     /// (kernel core id, socket id), cache = (kernel cache id, socket id), NUMA node and socket = kernel id.
     #[must_use]
     pub fn of(machine: &Machine) -> Self {
-        let socket_id = |cpus: &CpuSet| {
-            let socket = cpus.first().and_then(|cpu| machine.cpu(cpu)).map(|cpu| cpu.socket);
-            socket.and_then(|socket| machine.sockets.get(socket)).map_or(0, |socket| socket.id)
+        let socket_ids = machine.sockets.iter().map(|socket| order_preserving(socket.id));
+        let sockets = Level::of(socket_ids.zip(machine.sockets.iter().map(|socket| &socket.cpus)));
+        // Socket positions in the level just made keep the order of the ids and leave room for another id.
+        let key = |id: u32, cpus: &CpuSet| {
+            let socket =
+                cpus.first().and_then(|cpu| sockets.unit_of(cpu)).map_or(0, |(position, _)| position);
+            (u64::from(id) << 32) + u64::try_from(socket).unwrap_or_default()
         };
         let core_id =
             |cpus: &CpuSet| cpus.first().and_then(|cpu| machine.cpu(cpu)).map_or(0, |cpu| cpu.core_id);
-        let cores = machine.cores.iter().map(|cpus| ((i64::from(core_id(cpus)), socket_id(cpus)), cpus));
+        let cores = Level::of(machine.cores.iter().map(|cpus| (key(core_id(cpus), cpus), cpus)));
         let caches = machine.caches.iter().filter(|cache| cache.level >= 3);
-        let caches = caches.map(|cache| ((i64::from(cache.id), socket_id(&cache.cpus)), &cache.cpus));
-        let numa_nodes = machine.numa_nodes.iter().map(|node| ((i64::from(node.id), 0), &node.cpus));
-        let sockets = machine.sockets.iter().map(|socket| ((socket.id, 0), &socket.cpus));
-        let (numa_nodes, sockets) = (Level::of(numa_nodes), Level::of(sockets));
+        let llcs = Level::of(caches.map(|cache| (key(cache.id, &cache.cpus), &cache.cpus)));
+        let numa_nodes = Level::of(machine.numa_nodes.iter().map(|node| (u64::from(node.id), &node.cpus)));
         Self {
-            cores: Level::of(cores),
-            llcs: Level::of(caches),
+            cores,
+            llcs,
             numa_first: sockets.units.len() >= numa_nodes.units.len(),
             numa_nodes,
             sockets,
@@ -93,11 +95,13 @@ impl Layout {
 }
 
 impl Level {
-    fn of<'a>(keyed: impl Iterator<Item = ((i64, i64), &'a CpuSet)>) -> Self {
-        let mut keyed: Vec<_> = keyed.filter(|(_, cpus)| !cpus.is_empty()).collect();
-        keyed.sort_by_key(|(key, _)| *key);
+    fn of<'a>(keyed: impl Iterator<Item = (u64, &'a CpuSet)>) -> Self {
+        let (keys, sets): (Vec<u64>, Vec<&CpuSet>) = keyed.filter(|(_, cpus)| !cpus.is_empty()).unzip();
+        let mut units = Vec::with_capacity(sets.len());
         let mut unit_of = Vec::new();
-        for (position, (_, cpus)) in keyed.iter().enumerate() {
+        for (position, index) in sorted(keys.into_iter().zip(0..)).into_iter().enumerate() {
+            let Some(cpus) = sets.get(index) else { continue };
+            units.push(Unit { cpus: CpuSet::clone(cpus), size: cpus.len() });
             for cpu in cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok()) {
                 if cpu >= unit_of.len() {
                     unit_of.resize(cpu + 1, None);
@@ -107,8 +111,7 @@ impl Level {
                 }
             }
         }
-        let unit = |(_, cpus): ((i64, i64), &CpuSet)| Unit { cpus: cpus.clone(), size: cpus.len() };
-        Self { units: keyed.into_iter().map(unit).collect(), unit_of }
+        Self { units, unit_of }
     }
 
     /// The unit of a CPU, and its position in key order.
@@ -119,48 +122,59 @@ impl Level {
 
     /// Units with a CPU in `cpus`, in key order.
     pub(crate) fn touched(&self, cpus: &CpuSet) -> Vec<&Unit> {
-        let mut counts = vec![0; self.units.len()];
-        self.count(cpus, &mut counts);
-        self.units.iter().zip(counts).filter(|(_, count)| *count > 0).map(|(unit, _)| unit).collect()
+        let touched = self.units.iter().zip(self.counts(cpus)).filter(|(_, count)| *count > 0);
+        touched.map(|(unit, _)| unit).collect()
     }
 
     /// Units with a free CPU: fewest free first, ties in key order.
     fn rank(&self, free: &CpuSet) -> Vec<&Unit> {
-        let mut counts = vec![0; self.units.len()];
-        self.count(free, &mut counts);
-        let mut ranked: Vec<(u32, &Unit)> =
-            counts.into_iter().zip(&self.units).filter(|(count, _)| *count > 0).collect();
-        ranked.sort_by_key(|(count, _)| *count); // stable: equal counts stay in key order
-        ranked.into_iter().map(|(_, unit)| unit).collect()
+        let counted = self.counts(free).into_iter().zip(0..).filter(|(count, _)| *count > 0);
+        sorted(counted).into_iter().filter_map(|position| self.units.get(position)).collect()
     }
 
     /// For each parent in order, the units with a free CPU in it, ranked by their free CPUs in the whole
     /// machine. A unit that several parents touch counts at the first.
     fn rank_within(&self, free: &CpuSet, parents: &[&Unit]) -> Vec<&Unit> {
-        let mut counts = vec![0; self.units.len()];
-        self.count(free, &mut counts);
+        let mut counts = self.counts(free);
         let mut order = Vec::with_capacity(counts.len());
         for parent in parents {
-            let mut ranked: Vec<(u32, usize, &Unit)> = Vec::new();
+            let mut ranked = Vec::new();
             for cpu in &free.intersection(&parent.cpus) {
-                let Some((position, unit)) = self.unit_of(cpu) else { continue };
+                let Some((position, _)) = self.unit_of(cpu) else { continue };
                 let Some(count) = counts.get_mut(position) else { continue };
                 // A count that is used up marks the unit as listed.
                 if *count > 0 {
-                    ranked.push((std::mem::take(count), position, unit));
+                    ranked.push((std::mem::take(count), position));
                 }
             }
-            ranked.sort_unstable_by_key(|(count, position, _)| (*count, *position));
-            order.extend(ranked.into_iter().map(|(_, _, unit)| unit));
+            order.extend(
+                sorted(ranked.into_iter()).into_iter().filter_map(|position| self.units.get(position)),
+            );
         }
         order
     }
 
-    fn count(&self, cpus: &CpuSet, counts: &mut [u32]) {
+    /// How many of the CPUs are in each unit.
+    fn counts(&self, cpus: &CpuSet) -> Vec<u64> {
+        let mut counts = vec![0; self.units.len()];
         for cpu in cpus {
             if let Some(count) = self.unit_of(cpu).and_then(|(position, _)| counts.get_mut(position)) {
                 *count += 1;
             }
         }
+        counts
     }
+}
+
+/// Positions by ascending key, ties by position. All sorting goes through here: each further type that is
+/// sorted costs the component some kilobytes.
+pub(crate) fn sorted(keyed: impl Iterator<Item = (u64, usize)>) -> Vec<usize> {
+    let mut keyed: Vec<(u64, usize)> = keyed.collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, position)| position).collect()
+}
+
+/// A number that sorts among its kind as the signed one does.
+fn order_preserving(id: i64) -> u64 {
+    id.cast_unsigned() ^ (1 << 63)
 }
