@@ -10,7 +10,7 @@ const NODE: &str = "devices/system/node";
 
 /// Reads the NUMA nodes and gives each CPU its node. A kernel without NUMA has no node directory, and its
 /// CPUs no node.
-pub(crate) fn read(tree: &Tree<'_>, draft: &mut Draft) -> Result<(), ReadError> {
+pub(crate) fn read(tree: &Tree<'_>, online: &CpuSet, draft: &mut Draft) -> Result<(), ReadError> {
     let ids = tree.numbered(NODE, "node")?;
     if ids.is_empty() {
         return Ok(());
@@ -26,6 +26,7 @@ pub(crate) fn read(tree: &Tree<'_>, draft: &mut Draft) -> Result<(), ReadError> 
                 tree.cpu_entries(&dir)?
             }
         };
+        draft.warnings.note_all("node-of-offline-cpu", &cpus.difference(online));
         draft.warnings.note_all("cpu-in-several-nodes", &cpus.intersection(&known));
         node_of.extend(cpus.difference(&known).iter().map(|cpu| (cpu, *id)));
         known.extend_from(&cpus);

@@ -43,7 +43,7 @@ pub(crate) fn read_tree(tree: &Tree<'_>) -> Result<Topology, ReadError> {
     for id in &online {
         draft.cpus.push(cpu(tree, id, &online, &mut draft.warnings)?);
     }
-    numa::read(tree, &mut draft)?;
+    numa::read(tree, &online, &mut draft)?;
     kind::read(tree, &online, &mut draft)?;
     draft.pcie_roots = pcie::read(tree)?;
     draft.offline = offline(tree, &online)?;
@@ -53,6 +53,11 @@ pub(crate) fn read_tree(tree: &Tree<'_>) -> Result<Topology, ReadError> {
 
 fn online(tree: &Tree<'_>, warnings: &mut Warnings) -> Result<CpuSet, ReadError> {
     if let Some(online) = tree.cpu_list(&format!("{CPU}/online"))?.filter(|online| !online.is_empty()) {
+        for id in &online {
+            if tree.hint(&format!("{CPU}/cpu{id}/online")) == Some(0) {
+                warnings.note("online-disagrees", id);
+            }
+        }
         return Ok(online);
     }
     let mut online = CpuSet::new();

@@ -4,8 +4,13 @@ use std::collections::BTreeMap;
 
 /// Each code, what its numbers count, and the fact and its consequence. Codes are stable: scripts and
 /// documentation name them.
-const CODES: [(&str, &str, &str); 17] = [
+const CODES: [(&str, &str, &str); 19] = [
     ("no-online-file", "CPUs", "devices/system/cpu/online is missing or empty; these were found otherwise"),
+    (
+        "online-disagrees",
+        "CPUs",
+        "in devices/system/cpu/online, which counts, though their own online file says 0",
+    ),
     ("no-topology", "CPUs", "online without a topology directory; each is taken for a core of its own"),
     (
         "no-siblings",
@@ -21,6 +26,11 @@ const CODES: [(&str, &str, &str); 17] = [
     ("no-numa", "CPUs", "no NUMA node is shown"),
     ("cpu-without-node", "CPUs", "in no NUMA node"),
     ("cpu-in-several-nodes", "CPUs", "in several NUMA nodes; the one with the lowest id counts"),
+    (
+        "node-of-offline-cpu",
+        "CPUs",
+        "not online, though a NUMA node lists them; the node's share is left out",
+    ),
     ("no-cpulist", "NUMA nodes", "no list of CPUs; the links between nodes and CPUs count"),
     ("no-memory-size", "NUMA nodes", "no readable MemTotal; the memory counts as 0"),
     ("no-distances", "NUMA nodes", "not one distance for each node; they are left out"),
@@ -66,4 +76,9 @@ impl Warnings {
 /// The code as the constant it is here; `described` for one that this version does not know.
 pub(crate) fn known_code(code: &str) -> &'static str {
     CODES.into_iter().map(|(known, ..)| known).find(|known| *known == code).unwrap_or("described")
+}
+
+/// The place of a code in the order of warnings.
+pub(crate) fn position(code: &str) -> usize {
+    CODES.into_iter().position(|(known, ..)| known == code).unwrap_or(CODES.len())
 }

@@ -1,4 +1,0 @@
-/// x
-pub struct Drawing;
-/// y
-pub enum Mark {}
