@@ -20,6 +20,9 @@ pub trait Hooks: Send + Sync {
     /// for, if any. `container` shows the state before.
     fn update_container(&self, container: &Container, wanted: Option<&CpuSet>) -> Updated;
 
+    /// A container's process runs. May come after its stop, when it was short.
+    fn start_container(&self, id: &str);
+
     /// A container was stopped or has exited. New masks for others.
     fn stop_container(&self, id: &str) -> Vec<Update>;
 

@@ -6,9 +6,10 @@ use super::{CallError, convert};
 use crate::driver::{Container, Pod};
 use dracpu_proto::nri::{
     ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event,
-    RemoveContainerRequest, RemoveContainerResponse, StateChangeEvent, StopContainerRequest,
-    StopContainerResponse, SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest,
-    UpdateContainerResponse, ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
+    PostStartContainerRequest, PostStartContainerResponse, RemoveContainerRequest, RemoveContainerResponse,
+    StateChangeEvent, StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
+    UpdateContainerRequest, UpdateContainerResponse, ValidateContainerAdjustmentRequest,
+    ValidateContainerAdjustmentResponse,
 };
 use dracpu_proto::{nri, ttrpc};
 use prost::Message;
@@ -67,6 +68,10 @@ impl Plugin {
                 self.remove_container(pod, container)?;
                 Ok(RemoveContainerResponse {})
             }),
+            "PostStartContainer" => answer(&payload, |PostStartContainerRequest { pod, container }| {
+                self.start_container(pod, container)?;
+                Ok(PostStartContainerResponse {})
+            }),
             "StateChange" => answer(&payload, |request| self.state_change(request)),
             // Not in the event mask, but "unimplemented" would fail the kubelet's call or switch the runtime
             // back to StateChange. All answers are empty messages.
@@ -77,7 +82,6 @@ impl Plugin {
             | "RemovePodSandbox"
             | "PostCreateContainer"
             | "StartContainer"
-            | "PostStartContainer"
             | "PostUpdateContainer"
             | "Shutdown" => Ok(Vec::new()),
             _ => Err(CallError::UnknownMethod { service, method }),
@@ -184,6 +188,19 @@ impl Plugin {
         Ok(StopContainerResponse { update: convert::updates(updates?, Some(&container.id)) })
     }
 
+    fn start_container(
+        &self,
+        pod: Option<nri::PodSandbox>,
+        container: Option<nri::Container>,
+    ) -> Result<(), CallError> {
+        let container = convert::container(pod, container)?;
+        let (started, _) = guarded(|| {
+            self.hooks.start_container(&container.id);
+            Ok(())
+        });
+        started
+    }
+
     fn remove_container(
         &self,
         pod: Option<nri::PodSandbox>,
@@ -198,10 +215,12 @@ impl Plugin {
         removed
     }
 
-    /// The one event that the plugin asks for and older runtimes have no method for is the removal of a container.
+    /// Of the events that the plugin asks for, those that older runtimes have no method for.
     fn state_change(&self, request: StateChangeEvent) -> Result<nri::Empty, CallError> {
-        if request.event() == Event::RemoveContainer {
-            self.remove_container(request.pod, request.container)?;
+        match request.event() {
+            Event::PostStartContainer => self.start_container(request.pod, request.container)?,
+            Event::RemoveContainer => self.remove_container(request.pod, request.container)?,
+            _ => {}
         }
         Ok(nri::Empty {})
     }
@@ -213,8 +232,13 @@ impl Plugin {
 /// without, it starts the container as if the plugin had said nothing. Runtimes before NRI 0.10 refuse a
 /// plugin that asks for it; one that states its NRI version (0.12) knows it.
 fn event_mask(nri_version: &str) -> i32 {
-    let always =
-        [Event::CreateContainer, Event::UpdateContainer, Event::StopContainer, Event::RemoveContainer];
+    let always = [
+        Event::CreateContainer,
+        Event::PostStartContainer,
+        Event::UpdateContainer,
+        Event::StopContainer,
+        Event::RemoveContainer,
+    ];
     let validate = (!nri_version.is_empty()).then_some(Event::ValidateContainerAdjustment);
     always.into_iter().chain(validate).fold(0, |mask, event| mask | 1 << (i32::from(event) - 1))
 }

@@ -78,7 +78,7 @@ fn adjusted(response: &nri::CreateContainerResponse) -> &nri::LinuxCpu {
 
 #[test]
 fn the_event_mask_asks_for_validation_only_where_the_runtime_states_its_nri_version() {
-    for (version, mask) in [("", 0x688), ("v0.12.3", 0x2688), ("(devel)", 0x2688), ("unknown", 0x2688)] {
+    for (version, mask) in [("", 0x6c8), ("v0.12.3", 0x26c8), ("(devel)", 0x26c8), ("unknown", 0x26c8)] {
         let request = nri::ConfigureRequest {
             runtime_name: "containerd".into(),
             runtime_version: "2.4.2+unknown".into(),
@@ -177,9 +177,11 @@ fn an_update_puts_our_mask_in_place_of_the_one_asked_for() {
 }
 
 #[test]
-fn stops_and_removals_reach_the_driver_by_their_own_methods() {
+fn starts_stops_and_removals_reach_the_driver_by_their_own_methods() {
     let mut runtime = Runtime::new();
     let exclusive = container("app", &["DRA_CPUSET_c1=2-3"]);
+    let request = nri::PostStartContainerRequest { pod: Some(pod()), container: Some(exclusive.clone()) };
+    assert_eq!(runtime.call("PostStartContainer", &request), Ok(nri::PostStartContainerResponse {}));
     let request = nri::StopContainerRequest { pod: Some(pod()), container: Some(exclusive) };
     let response: nri::StopContainerResponse = runtime.call("StopContainer", &request).unwrap();
     assert_eq!(masks(&response.update), [("other", "0-1", true)]);
@@ -188,19 +190,22 @@ fn stops_and_removals_reach_the_driver_by_their_own_methods() {
         container: Some(container("app", &["DRA_CPUSETS=x"])),
     };
     assert_eq!(runtime.call("RemoveContainer", &request), Ok(nri::RemoveContainerResponse {}));
-    assert_eq!(runtime.driver.calls(), ["stop id-app", "remove id-app"]);
+    assert_eq!(runtime.driver.calls(), ["start id-app", "stop id-app", "remove id-app"]);
     assert_eq!(runtime.driver.observed(), ["Stop ok exclusive", "Remove ok shared"]);
 }
 
 #[test]
-fn older_runtimes_tell_of_removals_by_state_change() {
+fn older_runtimes_tell_of_starts_and_removals_by_state_change() {
     let mut runtime = Runtime::new();
     for event in (0..=14).chain([99]) {
         let request =
             nri::StateChangeEvent { event, pod: Some(pod()), container: Some(container("app", &[])) };
         assert_eq!(runtime.call("StateChange", &request), Ok(nri::Empty {}), "{event}");
-        let expected: &[&str] =
-            if event == i32::from(Event::RemoveContainer) { &["remove id-app"] } else { &[] };
+        let expected: &[&str] = match Event::try_from(event) {
+            Ok(Event::PostStartContainer) => &["start id-app"],
+            Ok(Event::RemoveContainer) => &["remove id-app"],
+            _ => &[],
+        };
         assert_eq!(runtime.driver.calls(), expected, "{event}");
     }
 }
@@ -216,7 +221,6 @@ fn events_that_were_not_asked_for_are_answered_with_nothing() {
         "RemovePodSandbox",
         "PostCreateContainer",
         "StartContainer",
-        "PostStartContainer",
         "PostUpdateContainer",
         "Shutdown",
     ] {

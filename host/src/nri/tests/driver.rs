@@ -87,6 +87,10 @@ impl Hooks for Driver {
         self.updated.lock().unwrap().clone().unwrap_or_else(default)
     }
 
+    fn start_container(&self, id: &str) {
+        self.note(format!("start {id}"), id);
+    }
+
     fn stop_container(&self, id: &str) -> Vec<Update> {
         self.note(format!("stop {id}"), id);
         vec![update("other", "0-1")]

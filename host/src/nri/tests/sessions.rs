@@ -85,7 +85,7 @@ async fn configure_and_synchronize_may_come_before_or_after_the_reply_to_the_reg
                 peer.registered(None).await;
             }
             match step {
-                0 => assert_eq!(peer.configure().await, 0x2688),
+                0 => assert_eq!(peer.configure().await, 0x26c8),
                 1 => assert_eq!(peer.synchronize(vec![container("a")]).await.len(), 1),
                 _ => drop(
                     peer.call::<nri::CreateContainerResponse>("CreateContainer", &create("b")).await.unwrap(),
