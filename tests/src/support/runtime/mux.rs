@@ -71,9 +71,8 @@ impl Trunk {
                 ended = read => ended,
                 () = this.closed.cancelled() => return,
             };
-            if let Err(why) = ended {
-                this.close(why);
-            }
+            let Err(why) = ended;
+            this.close(why);
         });
         (trunk, GoReader::new(plugin), GoReader::new(runtime))
     }

@@ -93,9 +93,8 @@ impl Client {
                 ended = read => ended,
                 () = this.trunk.closed() => Err("closed".to_owned()),
             };
-            if let Err(why) = ended {
-                this.trunk.close(why);
-            }
+            let Err(why) = ended;
+            this.trunk.close(why);
             this.waiting.lock().unwrap().clear();
         });
         client
@@ -169,8 +168,8 @@ impl Reply {
     }
 
     async fn send(self, response: Response) {
-        let written = self.trunk.write(RUNTIME, &message(self.stream, RESPONSE, &response.encode_to_vec()));
-        if let Err(error) = written.await {
+        let message = message(self.stream, RESPONSE, &response.encode_to_vec());
+        if let Err(error) = self.trunk.write(RUNTIME, &message).await {
             self.trunk.close(error.to_string());
         }
     }
@@ -211,9 +210,8 @@ pub(super) fn serve(trunk: Arc<Trunk>, mut reader: GoReader) -> mpsc::Receiver<I
             ended = read => ended,
             () = trunk.closed() => return,
         };
-        if let Err(why) = ended {
-            trunk.close(why);
-        }
+        let Err(why) = ended;
+        trunk.close(why);
     });
     incoming
 }
