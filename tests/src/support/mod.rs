@@ -1,5 +1,5 @@
 //! The stand-ins and the harness, in reading order: [`cpus`], [`machine`] (what the node is made of),
-//! [`api_server`], [`kubelet`], [`cdi_reader`], [`runtime`], [`daemon`] (the real driver as a child
+//! [`api_server`], [`kubelet`], [`cdi_reader`], [`runtime`], [`scheduler`], [`daemon`] (the real driver as a child
 //! process), [`node`] (all of them together).
 
 pub mod api_server;
@@ -11,4 +11,5 @@ pub mod machine;
 pub mod node;
 mod percent;
 pub mod runtime;
+pub mod scheduler;
 pub mod wait;
