@@ -99,15 +99,15 @@ pub struct Edits {
     #[serde(default)]
     pub mounts: Vec<Mount>,
     #[serde(default)]
-    device_nodes: Vec<serde_json::Value>,
+    pub(crate) device_nodes: Vec<serde_json::Value>,
     #[serde(default)]
-    hooks: Vec<serde_json::Value>,
+    pub(crate) hooks: Vec<serde_json::Value>,
     #[serde(default)]
-    net_devices: Vec<serde_json::Value>,
+    pub(crate) net_devices: Vec<serde_json::Value>,
     #[serde(default)]
-    intel_rdt: Option<serde_json::Value>,
+    pub(crate) intel_rdt: Option<serde_json::Value>,
     #[serde(default)]
-    additional_gids: Vec<u32>,
+    pub(crate) additional_gids: Vec<u32>,
 }
 
 /// A mount of a device.
@@ -255,7 +255,9 @@ impl Registry {
                 for device in &spec.devices {
                     let name = QualifiedName { kind: spec.kind.clone(), device: device.name.clone() };
                     if here.insert(name.clone(), (device.clone(), spec.clone())).is_some() {
-                        registry.errors.insert(path.clone(), format!("conflict: {} is there twice", device.name));
+                        registry
+                            .errors
+                            .insert(path.clone(), format!("conflict: {} is there twice", device.name));
                         conflicts.insert(name);
                     }
                 }

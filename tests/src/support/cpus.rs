@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn lists_are_read_as_the_kernel_prints_them() {
-        for (text, wanted) in [("", vec![]), ("\n", vec![]), ("0-3,8\n", vec![0, 1, 2, 3, 8]), ("7", vec![7])] {
+        for (text, wanted) in [("", vec![]), ("\n", vec![]), ("0-3,8\n", vec![0, 1, 2, 3, 8]), ("7", vec![7])]
+        {
             assert_eq!(parse(text).unwrap(), Cpus::from_iter(wanted), "{text:?}");
         }
         for text in ["a", "3-1", "1,,2", "1-", "-1", "+1", "0x1", "1,"] {

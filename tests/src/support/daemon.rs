@@ -90,7 +90,8 @@ impl Daemon {
             tokio::spawn(async move {
                 let mut text = BufReader::new(stream).lines();
                 while let Ok(Some(line)) = text.next_line().await {
-                    let _disk_full = std::io::Write::write_all(&mut *log.lock().unwrap(), format!("{line}\n").as_bytes());
+                    let _disk_full =
+                        std::io::Write::write_all(&mut *log.lock().unwrap(), format!("{line}\n").as_bytes());
                     lines.lock().unwrap().push(line);
                     counting.send_modify(|n| *n += 1);
                 }
@@ -199,7 +200,8 @@ impl Daemon {
     /// After `limit`.
     pub async fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
         let ended = tokio::time::timeout(limit, self.child.wait()).await;
-        let ended = ended.with_context(|| format!("the daemon still runs after {limit:?}:\n{}", self.tail()))?;
+        let ended =
+            ended.with_context(|| format!("the daemon still runs after {limit:?}:\n{}", self.tail()))?;
         ended.context("cannot wait for the daemon")
     }
 }

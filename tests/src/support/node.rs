@@ -173,8 +173,7 @@ impl Node {
             slice_grace: config.slice_grace,
         })?;
         let socket = path("nri").join("nri.sock");
-        let runtime =
-            RuntimeConfig::new(socket, path("cdi"), config.runtime, config.machine.online());
+        let runtime = RuntimeConfig::new(socket, path("cdi"), config.runtime, config.machine.online());
         let runtime = Runtime::start(RuntimeConfig { order: config.order, ..runtime })?;
         let (daemon, prepared) = (tokio::sync::Mutex::new(None), Mutex::default());
         Ok(Self { config, api, kubelet, runtime, daemon, prepared, directory })
@@ -349,11 +348,20 @@ impl Node {
     ///
     /// # Errors
     /// When a claim cannot be prepared, or the sandbox cannot be run.
-    pub async fn run_pod(&self, name: &str, claims: &[&ClaimRef], containers: &[ContainerAsk]) -> Result<Pod> {
+    pub async fn run_pod(
+        &self,
+        name: &str,
+        claims: &[&ClaimRef],
+        containers: &[ContainerAsk],
+    ) -> Result<Pod> {
         let uid = self.write_pod(name, claims, containers);
         let missing: Vec<ClaimRef> = {
             let prepared = self.prepared.lock().unwrap();
-            claims.iter().filter(|claim| !prepared.contains_key(&claim.uid)).map(|claim| (*claim).clone()).collect()
+            claims
+                .iter()
+                .filter(|claim| !prepared.contains_key(&claim.uid))
+                .map(|claim| (*claim).clone())
+                .collect()
         };
         if !missing.is_empty() {
             let answers = self.kubelet.prepare(DRIVER, &missing).await?;
@@ -456,7 +464,8 @@ impl Node {
         });
         let uid = self.api.put(Resource::Pods, pod)["metadata"]["uid"].as_str().unwrap().to_owned();
         for claim in claims {
-            let Some(mut object) = self.api.get(Resource::ResourceClaims, &claim.namespace, &claim.name) else {
+            let Some(mut object) = self.api.get(Resource::ResourceClaims, &claim.namespace, &claim.name)
+            else {
                 continue;
             };
             object["status"]["reservedFor"] = json!([{"resource": "pods", "name": name, "uid": uid}]);
@@ -476,7 +485,8 @@ impl Node {
         for entry in std::fs::read_dir(self.cdi_dir())? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
-            let Some(uid) = name.strip_prefix("dra.k8s.io-cpu_claim-").and_then(|rest| rest.strip_suffix(".json"))
+            let Some(uid) =
+                name.strip_prefix("dra.k8s.io-cpu_claim-").and_then(|rest| rest.strip_suffix(".json"))
             else {
                 continue;
             };
@@ -498,7 +508,8 @@ impl Node {
     /// With the first thing that is not so.
     pub async fn ledger_is(&self, claims: &[(&ClaimRef, &Cpus)]) -> Result<Cpus> {
         let recorded = self.recorded()?;
-        let wanted: BTreeMap<_, _> = claims.iter().map(|(claim, cpus)| (claim.uid.clone(), (*cpus).clone())).collect();
+        let wanted: BTreeMap<_, _> =
+            claims.iter().map(|(claim, cpus)| (claim.uid.clone(), (*cpus).clone())).collect();
         ensure!(recorded == wanted, "recorded claims are {recorded:?}, not {wanted:?}");
         let all: Vec<u32> = recorded.values().flatten().copied().collect();
         let distinct: Cpus = all.iter().copied().collect();
@@ -521,11 +532,18 @@ impl Node {
             if container.state == super::runtime::ContainerState::Exited {
                 continue;
             }
-            let uids = container.cdi_devices.iter().filter_map(|name| name.strip_prefix("dra.k8s.io/cpu=claim-"));
+            let uids =
+                container.cdi_devices.iter().filter_map(|name| name.strip_prefix("dra.k8s.io/cpu=claim-"));
             let own: Cpus = uids.flat_map(|uid| recorded.get(uid).cloned().unwrap_or_default()).collect();
             let mask = self.runtime.effective_cpus(&id);
             let wanted = if own.is_empty() { &shared } else { &own };
-            ensure!(mask == *wanted, "container {} runs on {}, not {}", container.name, list(&mask), list(wanted));
+            ensure!(
+                mask == *wanted,
+                "container {} runs on {}, not {}",
+                container.name,
+                list(&mask),
+                list(wanted)
+            );
         }
         Ok(shared)
     }

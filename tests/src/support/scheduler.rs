@@ -39,7 +39,9 @@ impl Ask {
 /// When the pool is incomplete or contradicts itself: such pools are not used.
 pub fn pool(api: &ApiServer, node: &str) -> Result<BTreeMap<String, Value>> {
     let slices = api.list(Resource::ResourceSlices);
-    let ours = slices.iter().filter(|slice| slice["spec"]["driver"] == DRIVER && slice["spec"]["pool"]["name"] == node);
+    let ours = slices
+        .iter()
+        .filter(|slice| slice["spec"]["driver"] == DRIVER && slice["spec"]["pool"]["name"] == node);
     let ours: Vec<_> = ours.collect();
     let generation = |slice: &Value| slice["spec"]["pool"]["generation"].as_i64().unwrap_or(-1);
     let newest = ours.iter().map(|slice| generation(slice)).max().context("no slice of the pool")?;

@@ -1,12 +1,12 @@
 //! From an HTTP request to an answer.
 
+use super::super::percent;
+use super::quantity::Quantity;
 use super::slice_rules::{faults, immutable};
 use super::status::{Refusal, refusal};
 use super::store::{Key, Resource, metadata};
 use super::watching::{Selector, Watch};
 use super::{Presence, Seen, Shared, State, Verb, claim_status};
-use super::super::percent;
-use super::quantity::Quantity;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -35,8 +35,7 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<Shared>) -> JoinHandle<()
             connections.spawn(async move {
                 let service = service_fn(|request| answer(Arc::clone(&shared), request));
                 let connection = hyper::server::conn::http1::Builder::new();
-                let _closed_by_either_side =
-                    connection.serve_connection(TokioIo::new(stream), service).await;
+                let _closed_by_either_side = connection.serve_connection(TokioIo::new(stream), service).await;
             });
             while connections.try_join_next().is_some() {}
         }
@@ -326,7 +325,10 @@ impl State {
         let mut errors = faults(&slice, &self.gates);
         if let Some(old) = old {
             if name != call.name {
-                let message = format!("the name of the object ({name}) does not match the name on the URL ({})", call.name);
+                let message = format!(
+                    "the name of the object ({name}) does not match the name on the URL ({})",
+                    call.name
+                );
                 return Err(refusal(400, "BadRequest", &message, None));
             }
             let old: ResourceSlice = serde_json::from_value(old).expect("stored slices are slices");
@@ -353,7 +355,10 @@ fn canonicalize(slice: &mut ResourceSlice) {
             let Some(policy) = &mut capacity.request_policy else { continue };
             policy.default.iter_mut().chain(policy.valid_values.iter_mut().flatten()).for_each(fix);
             let Some(range) = &mut policy.valid_range else { continue };
-            [Some(&mut range.min), range.max.as_mut(), range.step.as_mut()].into_iter().flatten().for_each(fix);
+            [Some(&mut range.min), range.max.as_mut(), range.step.as_mut()]
+                .into_iter()
+                .flatten()
+                .for_each(fix);
         }
         for resource in device.node_allocatable_resources.iter_mut().flat_map(|all| all.values_mut()) {
             let Some(mapping) = &mut resource.mapping else { continue };

@@ -252,7 +252,9 @@ impl ApiServer {
 
     /// Holds claim GETs back until so many of them wait together.
     pub fn hold_claim_gets_until(&self, together: usize) {
-        self.shared.claim_gets.send_modify(|gets| *gets = ClaimGets { held_until: together, peak: 0, ..*gets });
+        self.shared
+            .claim_gets
+            .send_modify(|gets| *gets = ClaimGets { held_until: together, peak: 0, ..*gets });
     }
 
     // ---- what was seen

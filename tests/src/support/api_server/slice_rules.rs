@@ -74,9 +74,12 @@ pub(super) fn faults(slice: &ResourceSlice, gates: &Gates) -> Vec<FieldError> {
         faults.dns_subdomain("metadata.name", name, 253);
     }
     for (n, owner) in slice.metadata.owner_references.iter().flatten().enumerate() {
-        for (field, value) in
-            [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)]
-        {
+        for (field, value) in [
+            ("apiVersion", &owner.api_version),
+            ("kind", &owner.kind),
+            ("name", &owner.name),
+            ("uid", &owner.uid),
+        ] {
             if value.is_empty() {
                 faults.required(&format!("metadata.ownerReferences[{n}].{field}"), "must not be empty");
             }
@@ -85,12 +88,8 @@ pub(super) fn faults(slice: &ResourceSlice, gates: &Gates) -> Vec<FieldError> {
     faults.dns_subdomain("spec.driver", &spec.driver, 63);
     pool(&mut faults, slice);
     let per_device = spec.per_device_node_selection == Some(true);
-    let selectors = [
-        spec.node_name.is_some(),
-        spec.node_selector.is_some(),
-        spec.all_nodes == Some(true),
-        per_device,
-    ];
+    let selectors =
+        [spec.node_name.is_some(), spec.node_selector.is_some(), spec.all_nodes == Some(true), per_device];
     if selectors.iter().filter(|set| **set).count() != 1 {
         faults.required(
             "spec",
@@ -112,10 +111,15 @@ pub(super) fn faults(slice: &ResourceSlice, gates: &Gates) -> Vec<FieldError> {
     for (n, one) in list.iter().enumerate() {
         let path = format!("spec.devices[{n}]");
         if !names.insert(&one.name) {
-            faults.add(format!("{path}.name"), "FieldValueDuplicate", format!("Duplicate value: \"{}\"", one.name));
+            faults.add(
+                format!("{path}.name"),
+                "FieldValueDuplicate",
+                format!("Duplicate value: \"{}\"", one.name),
+            );
         }
         device(&mut faults, &path, one, gates);
-        if !per_device && (one.node_name.is_some() || one.node_selector.is_some() || one.all_nodes.is_some()) {
+        if !per_device && (one.node_name.is_some() || one.node_selector.is_some() || one.all_nodes.is_some())
+        {
             faults.invalid(&path, "", "only with `perDeviceNodeSelection`");
         }
     }
@@ -161,8 +165,10 @@ fn pool(faults: &mut Faults, slice: &ResourceSlice) {
 /// Whether a device makes the limit of its slice 64.
 fn narrows(device: &Device, gates: &Gates) -> bool {
     let filled = |len: Option<usize>| len.is_some_and(|len| len > 0);
-    let counted = filled(device.taints.as_ref().map(Vec::len)) || filled(device.consumes_counters.as_ref().map(Vec::len));
-    let lists = device.attributes.iter().flat_map(|all| all.values()).any(|attribute| list_len(attribute).is_some());
+    let counted = filled(device.taints.as_ref().map(Vec::len))
+        || filled(device.consumes_counters.as_ref().map(Vec::len));
+    let lists =
+        device.attributes.iter().flat_map(|all| all.values()).any(|attribute| list_len(attribute).is_some());
     (gates.minor >= 35 && counted) || (gates.minor >= 36 && lists)
 }
 
@@ -216,7 +222,8 @@ fn device(faults: &mut Faults, path: &str, device: &Device, gates: &Gates) {
             faults.too_many(&format!("{path}.{field}"), count, 4);
         }
     }
-    let (taints, limit) = (device.taints.as_ref().map_or(0, Vec::len), if gates.minor >= 35 { 16 } else { 4 });
+    let (taints, limit) =
+        (device.taints.as_ref().map_or(0, Vec::len), if gates.minor >= 35 { 16 } else { 4 });
     if taints > limit {
         faults.too_many(&format!("{path}.taints"), taints, limit);
     }
@@ -239,13 +246,10 @@ fn qualified_name(faults: &mut Faults, path: &str, name: &str) {
 }
 
 fn attribute(faults: &mut Faults, path: &str, value: &DeviceAttribute) {
-    let scalars = [value.int.is_some(), value.bool.is_some(), value.string.is_some(), value.version.is_some()];
-    let lists = [
-        value.ints.is_some(),
-        value.bools.is_some(),
-        value.strings.is_some(),
-        value.versions.is_some(),
-    ];
+    let scalars =
+        [value.int.is_some(), value.bool.is_some(), value.string.is_some(), value.version.is_some()];
+    let lists =
+        [value.ints.is_some(), value.bools.is_some(), value.strings.is_some(), value.versions.is_some()];
     match scalars.iter().chain(&lists).filter(|set| **set).count() {
         0 => faults.required(path, "exactly one value must be specified"),
         1 => {}
@@ -263,7 +267,11 @@ fn attribute(faults: &mut Faults, path: &str, value: &DeviceAttribute) {
         if text.len() > STRING_BYTES {
             faults.too_long(&format!("{path}.version"), STRING_BYTES);
         } else if !is_semver(text) {
-            faults.invalid(&format!("{path}.version"), text, "must be a string compatible with semver.org spec 2.0.0");
+            faults.invalid(
+                &format!("{path}.version"),
+                text,
+                "must be a string compatible with semver.org spec 2.0.0",
+            );
         }
     }
 }
@@ -272,7 +280,9 @@ fn is_semver(text: &str) -> bool {
     let core = text.split(['-', '+']).next().unwrap_or("");
     let parts: Vec<_> = core.split('.').collect();
     let number = |part: &&str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) && (part.len() == 1 || !part.starts_with('0'))
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && (part.len() == 1 || !part.starts_with('0'))
     };
     parts.len() == 3 && parts.iter().all(number)
 }
@@ -306,12 +316,17 @@ fn request_policy(faults: &mut Faults, path: &str, policy: &CapacityRequestPolic
         faults.required(&field("default"), "required when validValues or validRange is defined");
     }
     if !values.is_empty() && policy.valid_range.is_some() {
-        faults.invalid(path, "", "exactly one policy can be specified, cannot specify validValues and validRange");
+        faults.invalid(
+            path,
+            "",
+            "exactly one policy can be specified, cannot specify validValues and validRange",
+        );
     }
     if values.len() > 10 {
         faults.too_many(&field("validValues"), values.len(), 10);
     }
-    let numbers: Vec<_> = values.iter().filter_map(|text| quantity(faults, &field("validValues"), text)).collect();
+    let numbers: Vec<_> =
+        values.iter().filter_map(|text| quantity(faults, &field("validValues"), text)).collect();
     if !numbers.is_sorted() {
         faults.invalid(&field("validValues"), "", "values must be sorted in ascending order");
     }
@@ -342,7 +357,11 @@ fn request_policy(faults: &mut Faults, path: &str, policy: &CapacityRequestPolic
         Some(step) if step <= 0 => faults.invalid(&field("validRange.step"), "", "must be positive"),
         Some(step) => {
             if min + step > capacity {
-                faults.invalid(&field("validRange.step"), "", "one step over min is larger than the capacity value");
+                faults.invalid(
+                    &field("validRange.step"),
+                    "",
+                    "one step over min is larger than the capacity value",
+                );
             }
             for (name, value) in [("default", default), ("validRange.max", max)] {
                 if value.is_some_and(|value| (value - min) % step != 0) {

@@ -61,8 +61,7 @@ impl Subject<'_> {
             .iter()
             .map(|e| json!({"reason": e.reason, "message": e.message, "field": e.field}))
             .collect();
-        let details =
-            json!({"name": self.name, "group": self.group, "kind": self.kind, "causes": causes});
+        let details = json!({"name": self.name, "group": self.group, "kind": self.kind, "causes": causes});
         refusal(422, "Invalid", &message, Some(details))
     }
 }

@@ -136,7 +136,7 @@ impl Store {
         let Some(old) = self.objects.get(key) else { return Err(subject.not_found()) };
         let mut old = old.clone();
         let (sent, kept) = (metadata(&mut object), metadata(&mut old));
-        let same = |field: &str| matches!(text(sent, field), "" ) || text(sent, field) == text(kept, field);
+        let same = |field: &str| matches!(text(sent, field), "") || text(sent, field) == text(kept, field);
         if !same("uid") {
             let (kept, sent) = (text(kept, "uid"), text(sent, "uid"));
             let why = format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {kept}");

@@ -19,11 +19,7 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    pub(super) fn parse(
-        resource: Resource,
-        namespace: Option<String>,
-        text: &str,
-    ) -> Result<Self, Refusal> {
+    pub(super) fn parse(resource: Resource, namespace: Option<String>, text: &str) -> Result<Self, Refusal> {
         let known: &[&str] = match resource {
             Resource::ResourceSlices => &["metadata.name", "spec.driver", "spec.nodeName"],
             Resource::Pods => &["metadata.name", "metadata.namespace", "spec.nodeName"],

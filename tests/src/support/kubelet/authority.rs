@@ -124,7 +124,11 @@ fn literal_block(fields: &[(&'static str, String)]) -> Vec<u8> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for GoWire<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         self.unframed.extend(buf);
         self.rewrite();
         match self.poll_drain(cx) {

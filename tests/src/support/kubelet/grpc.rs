@@ -132,7 +132,9 @@ impl Connection {
             value.and_then(|value| value.to_str().ok()).map(str::to_owned)
         };
         let kind = parts.headers.get("content-type").and_then(|value| value.to_str().ok());
-        if parts.status != hyper::StatusCode::OK || !kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
+        if parts.status != hyper::StatusCode::OK
+            || !kind.is_some_and(|kind| kind.starts_with("application/grpc"))
+        {
             let text = format!("unexpected HTTP status {} with content type {kind:?}", parts.status);
             return Err(CallError::Transport(text));
         }
@@ -142,7 +144,9 @@ impl Connection {
                 let message = field("grpc-message").unwrap_or_default();
                 return Err(CallError::Status { code, message: percent::decoded(&message) });
             }
-            _ => return Err(CallError::Transport("server closed the stream without sending trailers".into())),
+            _ => {
+                return Err(CallError::Transport("server closed the stream without sending trailers".into()));
+            }
         }
         let body = body.to_bytes();
         match body.get(..5) {

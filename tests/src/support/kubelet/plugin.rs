@@ -53,7 +53,9 @@ impl Kubelet {
                 let answer: Result<dra_v1::NodePrepareResourcesResponse, CallError> =
                     connection.call(path, &request, CALL).await;
                 let claims = answer.context("NodePrepareResources failed")?.claims.into_iter();
-                claims.map(|(uid, one)| (uid, outcome(one.error, one.devices.into_iter().map(device_v1)))).collect()
+                claims
+                    .map(|(uid, one)| (uid, outcome(one.error, one.devices.into_iter().map(device_v1))))
+                    .collect()
             }
             DraApi::V1Beta1 => {
                 let path = "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources";
@@ -97,7 +99,9 @@ impl Kubelet {
                 let answer: Result<dra_v1::NodeUnprepareResourcesResponse, CallError> =
                     connection.call(path, &request, CALL).await;
                 let claims = answer.context("NodeUnprepareResources failed")?.claims.into_iter();
-                claims.map(|(uid, one)| (uid, outcome(one.error, std::iter::empty::<()>()).map(|_| ()))).collect()
+                claims
+                    .map(|(uid, one)| (uid, outcome(one.error, std::iter::empty::<()>()).map(|_| ())))
+                    .collect()
             }
             DraApi::V1Beta1 => {
                 let path = "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources";
@@ -106,7 +110,9 @@ impl Kubelet {
                 let answer: Result<dra_v1beta1::NodeUnprepareResourcesResponse, CallError> =
                     connection.call(path, &request, CALL).await;
                 let claims = answer.context("NodeUnprepareResources failed")?.claims.into_iter();
-                claims.map(|(uid, one)| (uid, outcome(one.error, std::iter::empty::<()>()).map(|_| ()))).collect()
+                claims
+                    .map(|(uid, one)| (uid, outcome(one.error, std::iter::empty::<()>()).map(|_| ())))
+                    .collect()
             }
         };
         check_uids(claims, answers.keys())?;

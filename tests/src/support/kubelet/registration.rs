@@ -70,9 +70,9 @@ pub(super) async fn watch_sockets(shared: Arc<Shared>, stop: CancellationToken) 
             lives.join_next().await;
         }
         for (path, identity) in present {
-            known.entry(path.clone()).or_insert_with(|| {
-                (identity, lives.spawn(live(Arc::clone(&shared), path, stop.clone())))
-            });
+            known
+                .entry(path.clone())
+                .or_insert_with(|| (identity, lives.spawn(live(Arc::clone(&shared), path, stop.clone()))));
         }
     }
     lives.shutdown().await;
@@ -96,7 +96,8 @@ async fn live(shared: Arc<Shared>, socket: PathBuf, stop: CancellationToken) {
 
 /// GetInfo, validation, registration, notification.
 async fn register(shared: &Arc<Shared>, socket: &Path, stop: &CancellationToken) -> Result<Registration> {
-    let connection = Connection::dial(socket, Dialing::BarePath, DIAL).await.context("failed to dial device plugin")?;
+    let connection =
+        Connection::dial(socket, Dialing::BarePath, DIAL).await.context("failed to dial device plugin")?;
     let info: PluginInfo = connection
         .call("/pluginregistration.Registration/GetInfo", &InfoRequest {}, GET_INFO)
         .await
@@ -111,9 +112,8 @@ async fn register(shared: &Arc<Shared>, socket: &Path, stop: &CancellationToken)
         let (shared, stop) = (Arc::clone(shared), stop.clone());
         Registration::new(shared, info.name.clone(), endpoint, api, stop)
     });
-    let told: Result<RegistrationStatusResponse, CallError> = connection
-        .call("/pluginregistration.Registration/NotifyRegistrationStatus", &status, NOTIFY)
-        .await;
+    let told: Result<RegistrationStatusResponse, CallError> =
+        connection.call("/pluginregistration.Registration/NotifyRegistrationStatus", &status, NOTIFY).await;
     let registration = registration?;
     told.context("RegisterPlugin error -- failed to notify")?;
     Ok(registration)
@@ -133,9 +133,10 @@ fn validate(shared: &Shared, socket: &Path, info: &PluginInfo) -> Result<(PathBu
     let endpoint = if info.endpoint.is_empty() { socket } else { Path::new(&info.endpoint) };
     ensure!(endpoint.is_absolute(), "the endpoint `{}` is not an absolute path", endpoint.display());
     let known = shared.config.version.known();
-    let agreed = info.supported_versions.iter().find_map(|version| {
-        known.iter().find(|(name, _)| name == version).map(|(_, api)| *api)
-    });
+    let agreed = info
+        .supported_versions
+        .iter()
+        .find_map(|version| known.iter().find(|(name, _)| name == version).map(|(_, api)| *api));
     let Some(api) = agreed else {
         bail!("none of the versions supported by the driver ({:?}) is known here", info.supported_versions);
     };
@@ -166,8 +167,12 @@ impl Registration {
         shared.plugins.send_modify(|plugins| {
             let registrations = plugins.registrations.entry(driver.clone()).or_default();
             *registrations += 1;
-            let registered =
-                Registered { endpoint: endpoint.clone(), api, connected: false, registrations: *registrations };
+            let registered = Registered {
+                endpoint: endpoint.clone(),
+                api,
+                connected: false,
+                registrations: *registrations,
+            };
             plugins.drivers.insert(driver.clone(), registered);
         });
         Self { shared, driver, endpoint, stop }

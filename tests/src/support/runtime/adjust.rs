@@ -117,7 +117,8 @@ impl HookResult {
             ..Default::default()
         };
         if *adjust != known {
-            self.oddities.push(format!("{plugin}: an adjustment that the stand-in does not apply: {adjust:?}"));
+            self.oddities
+                .push(format!("{plugin}: an adjustment that the stand-in does not apply: {adjust:?}"));
         }
         let subject = self.subject.clone();
         self.own(plugin, &subject, &change)?;

@@ -72,7 +72,12 @@ impl Shared {
     }
 
     /// One of the nine events that a plugin can only refuse or take.
-    async fn tell(&self, event: Event, pod: &nri::PodSandbox, container: Option<&nri::Container>) -> Result<()> {
+    async fn tell(
+        &self,
+        event: Event,
+        pod: &nri::PodSandbox,
+        container: Option<&nri::Container>,
+    ) -> Result<()> {
         let method = match event {
             Event::RunPodSandbox => "RunPodSandbox",
             Event::StopPodSandbox => "StopPodSandbox",
@@ -91,10 +96,12 @@ impl Shared {
                 // all of these requests have the pod as field 1, and where there is one, the container as 2
                 let request =
                     nri::StartContainerRequest { pod: Some(pod.clone()), container: container.cloned() };
-                outcome = self.ask::<nri::Empty>(plugin, method, id, &request, |_| Vec::new()).await.map(|_| ());
+                outcome =
+                    self.ask::<nri::Empty>(plugin, method, id, &request, |_| Vec::new()).await.map(|_| ());
                 if matches!(outcome, Err(RpcError::Status { code: UNIMPLEMENTED, .. })) {
                     plugin.fall_back_to_state_change();
-                    let deprecated = format!("{}: {method} is not implemented: StateChange is deprecated", plugin.name);
+                    let deprecated =
+                        format!("{}: {method} is not implemented: StateChange is deprecated", plugin.name);
                     self.odd(deprecated);
                 }
             }
@@ -104,8 +111,10 @@ impl Shared {
                     pod: Some(pod.clone()),
                     container: container.cloned(),
                 };
-                outcome =
-                    self.ask::<nri::Empty>(plugin, "StateChange", id, &request, |_| Vec::new()).await.map(|_| ());
+                outcome = self
+                    .ask::<nri::Empty>(plugin, "StateChange", id, &request, |_| Vec::new())
+                    .await
+                    .map(|_| ());
             }
             let decides = matches!(event, Event::RunPodSandbox | Event::StartContainer);
             if let Err(why) = outcome {
@@ -129,7 +138,8 @@ impl Shared {
             let Some(container) = state.containers.get_mut(&update.container_id) else {
                 continue; // an unknown id is skipped without a word
             };
-            let applied = if failing { Err("runc update failed".to_owned()) } else { self.apply(container, &change) };
+            let applied =
+                if failing { Err("runc update failed".to_owned()) } else { self.apply(container, &change) };
             match applied {
                 Ok(true) => {}
                 Ok(false) => {
@@ -223,7 +233,10 @@ impl Shared {
         for plugin in plugins.iter().filter(|plugin| plugin.wants(Event::ValidateContainerAdjustment)) {
             // a plugin that was closed in this very hook cannot validate: the container is refused
             let failed = |why: String| {
-                anyhow!("failed to get NRI adjustment for container: validator plugin {} failed: {why}", plugin.name)
+                anyhow!(
+                    "failed to get NRI adjustment for container: validator plugin {} failed: {why}",
+                    plugin.name
+                )
             };
             let answer = self.ask::<nri::ValidateContainerAdjustmentResponse>(
                 plugin,

@@ -334,7 +334,8 @@ impl Runtime {
     /// After `limit`.
     pub async fn wait_plugin_gone(&self, name: &str, limit: Duration) -> Result<()> {
         let what = format!("end of NRI plugin {name}");
-        wait::look(&what, limit, &mut self.changes(), || (!self.plugins().contains_key(name)).then_some(())).await
+        wait::look(&what, limit, &mut self.changes(), || (!self.plugins().contains_key(name)).then_some(()))
+            .await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::adjust::HookResult;
 use super::mux::Trunk;
-use super::ttrpc::{Client, Incoming, Reply, RpcError, UNKNOWN, UNIMPLEMENTED, serve};
+use super::ttrpc::{Client, Incoming, Reply, RpcError, UNIMPLEMENTED, UNKNOWN, serve};
 use super::{HookCall, RegisterOrder, Shared};
 use dracpu_proto::nri;
 use prost::Message;
@@ -228,7 +228,10 @@ async fn synchronize(shared: &Shared, plugin: &Plugin) -> Result<(), String> {
             return Err(failed(format!("answered more={} to a part with more={more}", answer.more)));
         }
         if more && !answer.update.is_empty() {
-            return Err(failed(format!("{} updates in answer to a part with more=true", answer.update.len())));
+            return Err(failed(format!(
+                "{} updates in answer to a part with more=true",
+                answer.update.len()
+            )));
         }
         if !more {
             let mut result = HookResult::new("", false);
@@ -259,7 +262,9 @@ async fn serve_updates(shared: Arc<Shared>, trunk: Arc<Trunk>, mut calls: mpsc::
         match (call.method.as_str(), nri::UpdateContainersRequest::decode(call.payload.as_slice())) {
             ("UpdateContainers", Ok(request)) => {
                 if shared.config.version.nri_minor() < 12 {
-                    shared.odd("UpdateContainers on NRI before 0.12.1 can dead-lock the runtime for good".into());
+                    shared.odd(
+                        "UpdateContainers on NRI before 0.12.1 can dead-lock the runtime for good".into(),
+                    );
                 }
                 // from within a hook this waits for the hook, which waits for the plugin
                 let _alone = shared.hooks.lock().await;

@@ -73,8 +73,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(trunk: Arc<Trunk>, mut reader: GoReader) -> Arc<Self> {
-        let client =
-            Arc::new(Self { trunk, next: tokio::sync::Mutex::new(1), waiting: Mutex::default() });
+        let client = Arc::new(Self { trunk, next: tokio::sync::Mutex::new(1), waiting: Mutex::default() });
         let this = Arc::clone(&client);
         tokio::spawn(async move {
             let read = async {
@@ -124,7 +123,8 @@ impl Client {
         };
         let data = request.encode_to_vec();
         if data.len() > MESSAGE_LIMIT {
-            let message = format!("message length {} exceed maximum message size of {MESSAGE_LIMIT}", data.len());
+            let message =
+                format!("message length {} exceed maximum message size of {MESSAGE_LIMIT}", data.len());
             return Err(RpcError::Status { code: RESOURCE_EXHAUSTED, message });
         }
         let (answered, answer) = oneshot::channel();
@@ -189,7 +189,9 @@ pub(super) fn serve(trunk: Arc<Trunk>, mut reader: GoReader) -> mpsc::Receiver<I
                 } else if stream <= last {
                     reply.error(INVALID_ARGUMENT, "StreamID cannot be re-used and must increment").await;
                 } else if kind != REQUEST {
-                    reply.error(INVALID_ARGUMENT, &format!("a message of type {kind} is no unary call")).await;
+                    reply
+                        .error(INVALID_ARGUMENT, &format!("a message of type {kind} is no unary call"))
+                        .await;
                 } else {
                     last = stream;
                     match Request::decode(data.as_slice()) {
