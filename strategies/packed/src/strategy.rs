@@ -1,5 +1,5 @@
 use crate::algorithm::{Placement, packed, whole_cores};
-use crate::distributed::{SEARCH_BUDGET, distributed};
+use crate::distributed::{SearchBudget, distributed};
 use crate::layout::Layout;
 use crate::options::{Isolated, Method, Options, Plan};
 use dracpu_strategy_sdk::{
@@ -47,7 +47,7 @@ impl Strategy for Packed {
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
         let mut free = now.free.clone();
-        let mut budget = SEARCH_BUDGET;
+        let mut budget = SearchBudget::default();
         let mut decision = Decision { grants: Vec::new(), join_shared_pool: false, why: String::new() };
         for (at, request) in requests.iter().enumerate() {
             let (cpus, why) =
@@ -73,7 +73,7 @@ impl Packed {
         &self,
         request: &Request<Options>,
         free: &CpuSet,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Result<(CpuSet, String), Denial> {
         let plan = request.options.plan()?;
         let group = self.machine.group(request.group)?;
@@ -133,7 +133,7 @@ impl Packed {
         group: &Group,
         candidates: &CpuSet,
         asked: usize,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Result<CpuSet, Denial> {
         if !plan.full_cores {
             return self.place(plan, candidates, asked, 1, budget).ok_or_else(|| no_split(group, asked));
@@ -168,7 +168,7 @@ impl Packed {
         candidates: &CpuSet,
         asked: usize,
         step: usize,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Option<CpuSet> {
         match plan.method {
             Method::Pack { placement, prefer_llc } => {
