@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 1] = ["packed"];
+const BUILT_IN: [&str; 3] = ["external", "llc-first", "packed"];
 
 fn main() -> ExitCode {
     // Cargo shows what was written to standard error, the compiler's messages among it, only on failure.
