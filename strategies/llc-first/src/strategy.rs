@@ -3,7 +3,7 @@ use crate::layout::Layout;
 use crate::options::{Align, Isolate, Kind, Options};
 use dracpu_strategy_sdk::{
     Attribute, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request,
-    State, Strategy, deny,
+    State, Strategy, cpu_count, deny,
 };
 
 /// The strategy: as few last-level caches as possible.
@@ -87,10 +87,6 @@ fn attributes(machine: &Machine, layout: &Layout) -> Vec<(String, Attribute)> {
     ];
     let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
     known.map(|(name, value)| (format!("llc-first.dra.cpu/{name}"), Attribute::Int(value))).collect()
-}
-
-fn cpu_count(count: usize) -> String {
-    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
 }
 
 fn asked(request: &Request<Options>) -> usize {
