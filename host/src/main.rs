@@ -1,2 +1,2 @@
-//! `dracpu`.
+//! `dracpu`. 
 fn main() {}
