@@ -1,1 +1,2 @@
-//! Under construction.
+//! x
+pub(crate) fn metrics_table() -> serde_json::Value { serde_json::json!({}) }
