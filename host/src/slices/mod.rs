@@ -9,6 +9,8 @@ mod desired;
 mod error;
 mod plan;
 mod publish;
+#[cfg(test)]
+mod tests;
 
 pub use desired::{Pool, generate_name};
 pub use publish::run;
