@@ -8,7 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How a log line is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
@@ -50,11 +50,25 @@ mod tests {
 
     #[test]
     fn verbosity_concerns_own_crates_alone() {
-        let cases = [(-1, Level::INFO), (0, Level::INFO), (3, Level::INFO), (4, Level::DEBUG), (5, Level::DEBUG), (6, Level::TRACE)];
+        let cases = [
+            (-1, Level::INFO),
+            (0, Level::INFO),
+            (3, Level::INFO),
+            (4, Level::DEBUG),
+            (5, Level::DEBUG),
+            (6, Level::TRACE),
+        ];
         for (verbosity, most) in cases {
             for level in [Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
-                assert_eq!(filter(verbosity).would_enable("dracpu_topology::read", &level), level <= most, "{verbosity}");
-                assert!(!filter(verbosity).would_enable("h2::client", &level) || level <= Level::INFO, "{verbosity}");
+                assert_eq!(
+                    filter(verbosity).would_enable("dracpu_topology::read", &level),
+                    level <= most,
+                    "{verbosity}"
+                );
+                assert!(
+                    !filter(verbosity).would_enable("h2::client", &level) || level <= Level::INFO,
+                    "{verbosity}"
+                );
             }
         }
     }

@@ -6,10 +6,11 @@
 
 mod gatherinfo;
 mod introspect;
-// MERGE: mod simulate;
+mod machine;
+mod simulate;
 mod slices;
 mod strategy;
-// MERGE: mod topology;
+mod topology;
 mod version;
 
 use crate::config::{ConfigError, go_flags};
@@ -62,10 +63,10 @@ struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     Run(run::Args),
-    // MERGE: Topology(topology::Args),
+    Topology(topology::Args),
     Slices(slices::Args),
     Strategy(strategy::Args),
-    // MERGE: Simulate(simulate::Args),
+    Simulate(simulate::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
     Version(version::Args),
@@ -92,10 +93,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     }
     match verb {
         Verb::Run(args) => run::run(args),
-        // MERGE: Verb::Topology(args) => topology::run(args),
+        Verb::Topology(args) => topology::run(args),
         Verb::Slices(args) => slices::run(args),
         Verb::Strategy(args) => strategy::run(args),
-        // MERGE: Verb::Simulate(args) => simulate::run(args),
+        Verb::Simulate(args) => simulate::run(args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),
         Verb::Version(args) => version::run(args),

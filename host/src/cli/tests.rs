@@ -6,7 +6,11 @@ fn parsed(args: &[&str]) -> Result<Cli, clap::Error> {
 
 #[test]
 fn no_verb_is_the_daemon() {
-    for args in [&["dracpu"][..], &["/dracpu", "-v=4", "--expose-pcie-roots=false"], &["dracpu", "--group-by", "socket"]] {
+    for args in [
+        &["dracpu"][..],
+        &["/dracpu", "-v=4", "--expose-pcie-roots=false"],
+        &["dracpu", "--group-by", "socket"],
+    ] {
         assert!(parsed(args).unwrap().verb.is_none(), "{args:?}");
     }
     assert!(matches!(parsed(&["dracpu", "run", "-v=4"]).unwrap().verb, Some(Verb::Run(_))));

@@ -88,7 +88,10 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
     let mut fields = Fields { map, prefix: String::new(), problems };
     match fields.text("apiVersion") {
         Some(version) if version != API_VERSION => {
-            fields.problem("apiVersion", &format!("`{version}` is not known; write {API_VERSION} or leave it out"));
+            fields.problem(
+                "apiVersion",
+                &format!("`{version}` is not known; write {API_VERSION} or leave it out"),
+            );
         }
         _ => {}
     }
@@ -248,7 +251,10 @@ impl Fields<'_> {
                 self.problem("name", &format!("`{name}` is not lower-case letters, digits and `-`"));
             }
             Some(name) if name == values::PACKED_ALIAS => {
-                self.problem("name", &format!("`{name}` always stands for the built-in `{}`", values::PACKED));
+                self.problem(
+                    "name",
+                    &format!("`{name}` always stands for the built-in `{}`", values::PACKED),
+                );
             }
             Some(_) => {}
         }

@@ -2,6 +2,7 @@
 
 use super::merge::{Surroundings, merge};
 use super::{Config, ConfigError, file, values};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -26,7 +27,7 @@ pub struct ConfigFlags {
     pub bind_address: Option<String>,
 
     /// Kubeconfig file of the API server [default: the pod's service account]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = possibly_empty())]
     pub kubeconfig: Option<PathBuf>,
 
     /// The kubelet's directory [default: /var/lib/kubelet]
@@ -71,8 +72,13 @@ pub struct ConfigFlags {
     pub hostname_override: Option<String>,
 
     /// Deprecated: sysfsOverlay in the file; a YAML file whose content goes over sysfs
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = possibly_empty())]
     pub sysfs_overlay: Option<PathBuf>,
+}
+
+/// A path, or nothing (as in `--kubeconfig=`) to take away what the file says.
+fn possibly_empty() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 impl ConfigFlags {
@@ -111,7 +117,11 @@ impl ConfigFlags {
     }
 
     /// The flags over the keys of a file. Pure. Also gives the warnings.
-    fn over(&self, keys: Map<String, Value>, around: &Surroundings) -> Result<(Config, Vec<String>), ConfigError> {
+    fn over(
+        &self,
+        keys: Map<String, Value>,
+        around: &Surroundings,
+    ) -> Result<(Config, Vec<String>), ConfigError> {
         let mut problems = Vec::new();
         let mut warnings = self.warnings();
         let file = file::read(keys, &mut problems);

@@ -38,7 +38,12 @@ struct Given {
 }
 
 /// The flag's value, else the key's.
-fn given(flag: Option<&String>, flag_name: &'static str, key: Option<String>, key_name: &'static str) -> Option<Given> {
+fn given(
+    flag: Option<&String>,
+    flag_name: &'static str,
+    key: Option<String>,
+    key_name: &'static str,
+) -> Option<Given> {
     match flag {
         Some(value) => Some(Given { value: value.clone(), from: flag_name }),
         None => key.map(|value| Given { value, from: key_name }),
@@ -54,7 +59,8 @@ pub(super) fn merge(
     problems: &mut Vec<String>,
     warnings: &mut Vec<String>,
 ) -> Option<Config> {
-    let device_mode = given(flags.cpu_device_mode.as_ref(), "--cpu-device-mode", file.cpu_device_mode, "cpuDeviceMode");
+    let device_mode =
+        given(flags.cpu_device_mode.as_ref(), "--cpu-device-mode", file.cpu_device_mode, "cpuDeviceMode");
     let group_by = given(flags.group_by.as_ref(), "--group-by", file.group_by, "groupBy");
     let mode = mode(device_mode.as_ref(), group_by.as_ref(), problems, warnings);
     let allocator = allocator(mode, file.allocator, problems, warnings);
@@ -65,7 +71,9 @@ pub(super) fn merge(
         None => MinSharedCpus::Default,
         Some(cpus) => {
             if cpus > MAX_CPUS {
-                problems.push(format!("`minSharedCPUs`: {cpus} is more than the {MAX_CPUS} CPUs that Linux can have"));
+                problems.push(format!(
+                    "`minSharedCPUs`: {cpus} is more than the {MAX_CPUS} CPUs that Linux can have"
+                ));
             }
             MinSharedCpus::Explicit(u32::try_from(cpus).unwrap_or(u32::MAX))
         }
@@ -79,7 +87,12 @@ pub(super) fn merge(
         }
     };
 
-    let name = given(flags.hostname_override.as_ref(), "--hostname-override", file.hostname_override, "hostnameOverride");
+    let name = given(
+        flags.hostname_override.as_ref(),
+        "--hostname-override",
+        file.hostname_override,
+        "hostnameOverride",
+    );
     let node_name = node_name(name, around, problems);
     let bind = flags.bind_address.as_deref().unwrap_or(":8080");
     let bind_address = values::bind_address(bind);
@@ -107,7 +120,9 @@ pub(super) fn merge(
         node_name,
         kubeconfig: over(flags.kubeconfig.as_ref(), file_path(file.kubeconfig)),
         sysfs_overlay: over(flags.sysfs_overlay.as_ref(), file_path(file.sysfs_overlay)),
-        publish_node_allocatable_resource_mapping: file.publish_node_allocatable_resource_mapping.unwrap_or(false),
+        publish_node_allocatable_resource_mapping: file
+            .publish_node_allocatable_resource_mapping
+            .unwrap_or(false),
         bind_address: bind_address?,
         expose_pcie_roots: flags.expose_pcie_roots.unwrap_or(false),
         kubelet_root_dir: path(&flags.kubelet_root_dir, "/var/lib/kubelet"),
@@ -145,7 +160,10 @@ fn mode(
                 None
             }
             other => {
-                problems.push(format!("{}: `{other}` is not known; write numanode, socket or machine", given.from));
+                problems.push(format!(
+                    "{}: `{other}` is not known; write numanode, socket or machine",
+                    given.from
+                ));
                 None
             }
         },
@@ -156,7 +174,8 @@ fn mode(
             "grouped" => group.map(DeviceMode::Grouped),
             "individual" => {
                 if let Some(ignored) = group_by {
-                    warnings.push(format!("{} has no effect while {} is individual", ignored.from, given.from));
+                    warnings
+                        .push(format!("{} has no effect while {} is individual", ignored.from, given.from));
                 }
                 Some(DeviceMode::Individual)
             }
@@ -194,7 +213,9 @@ fn allocator(
         }
         Some(name) => {
             if !values::is_dns_label(&name) {
-                problems.push(format!("allocator: `{name}` is not the name of a strategy (`dracpu strategy list` shows them)"));
+                problems.push(format!(
+                    "allocator: `{name}` is not the name of a strategy (`dracpu strategy list` shows them)"
+                ));
             }
             name
         }
@@ -213,7 +234,8 @@ fn reserved_cpus(given: Option<&Given>, problems: &mut Vec<String>) -> CpuSet {
 fn node_name(given: Option<Given>, around: &Surroundings, problems: &mut Vec<String>) -> String {
     let host = Given { value: around.host_name.clone(), from: "the name of this host" };
     let variable = around.node_name.clone().map(|value| Given { value, from: "the variable NODE_NAME" });
-    let named = [given, variable].into_iter().flatten().find(|given| !given.value.trim().is_empty()).unwrap_or(host);
+    let named =
+        [given, variable].into_iter().flatten().find(|given| !given.value.trim().is_empty()).unwrap_or(host);
     let name = named.value.trim().to_lowercase();
     if !values::is_dns_subdomain(&name) {
         problems.push(format!("{}: `{name}` cannot be the name of a node; set hostnameOverride", named.from));

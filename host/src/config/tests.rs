@@ -38,13 +38,24 @@ fn nothing_said_is_all_defaults() {
     assert_eq!(config.bind_address.to_string(), "[::]:8080");
     assert_eq!(config.lock_timeout, Duration::from_secs(30));
     assert!(!config.remove_cfs_quota && !config.expose_pcie_roots);
-    assert_eq!(config.registration_socket().to_str(), Some("/var/lib/kubelet/plugins_registry/dra.cpu@reg.sock"));
+    assert_eq!(
+        config.registration_socket().to_str(),
+        Some("/var/lib/kubelet/plugins_registry/dra.cpu@reg.sock")
+    );
     assert_eq!(config.dra_socket().to_str(), Some("/var/lib/kubelet/plugins/dra.cpu/dra@dra.sock"));
 }
 
 #[test]
 fn empty_files_say_nothing() {
-    for text in ["", "\n", "# nothing\n", "---\n", "{}", "null", "allocator:\nreservedCPUs: null\nhostnameOverride: ''\n"] {
+    for text in [
+        "",
+        "\n",
+        "# nothing\n",
+        "---\n",
+        "{}",
+        "null",
+        "allocator:\nreservedCPUs: null\nhostnameOverride: ''\n",
+    ] {
         assert_eq!(config(text, &[]), config("", &[]), "{text:?}");
     }
 }
@@ -95,7 +106,15 @@ strategies:
 
 #[test]
 fn cpu_lists_need_no_quotes() {
-    for (text, cpus) in [("0", "0"), ("17", "17"), ("0-3", "0-3"), ("08", "8"), ("0,4", "0,4"), ("''", ""), ("0-6:1/2", "0,2,4,6")] {
+    for (text, cpus) in [
+        ("0", "0"),
+        ("17", "17"),
+        ("0-3", "0-3"),
+        ("08", "8"),
+        ("0,4", "0,4"),
+        ("''", ""),
+        ("0-6:1/2", "0,2,4,6"),
+    ] {
         assert_eq!(config(&format!("reservedCPUs: {text}"), &[]).reserved_cpus.to_string(), cpus, "{text}");
     }
 }
@@ -104,8 +123,14 @@ fn cpu_lists_need_no_quotes() {
 fn flags_win_over_the_file() {
     let text = "cpuDeviceMode: individual\ngroupBy: socket\nreservedCPUs: 0-3\nhostnameOverride: file\nkubeconfig: /file\nsysfsOverlay: /file";
     let args = [
-        "--cpu-device-mode=grouped", "--group-by", "numanode", "-reserved-cpus=1", "-hostname-override", "FLAG",
-        "--kubeconfig=/flag", "--sysfs-overlay=",
+        "--cpu-device-mode=grouped",
+        "--group-by",
+        "numanode",
+        "-reserved-cpus=1",
+        "-hostname-override",
+        "FLAG",
+        "--kubeconfig=/flag",
+        "--sysfs-overlay=",
     ];
     let config = config(text, &args);
     assert_eq!(config.mode, DeviceMode::Grouped(GroupBy::NumaNode));
@@ -118,7 +143,10 @@ fn deprecated_flags_warn() {
     let (_, warnings) = configure("", &["--group-by=socket", "--vmodule=a=1"]).unwrap();
     assert_eq!(
         warnings,
-        ["--group-by is deprecated; set `groupBy` in the configuration file", "--vmodule has no effect; use --v"]
+        [
+            "--group-by is deprecated; set `groupBy` in the configuration file",
+            "--vmodule has no effect; use --v"
+        ]
     );
 }
 
@@ -137,9 +165,15 @@ fn flags_have_the_syntax_of_go() {
     ];
     for (args, pcie, verbosity) in cases {
         let flags = flags(args).unwrap();
-        assert_eq!((flags.expose_pcie_roots.unwrap_or(false), flags.verbosity), (pcie, verbosity), "{args:?}");
+        assert_eq!(
+            (flags.expose_pcie_roots.unwrap_or(false), flags.verbosity),
+            (pcie, verbosity),
+            "{args:?}"
+        );
     }
-    for args in [&["--expose-pcie-roots=maybe"][..], &["-v=x"], &["--expose-pcie-roots", "true"], &["--no-such-flag"]] {
+    for args in
+        [&["--expose-pcie-roots=maybe"][..], &["-v=x"], &["--expose-pcie-roots", "true"], &["--no-such-flag"]]
+    {
         assert!(flags(args).is_err(), "{args:?}");
     }
 }
@@ -225,14 +259,22 @@ fn what_cannot_be_honoured_is_refused_with_key_and_value() {
         ("minSharedCPUs: 1.5", &[], &["minSharedCPUs", "1.5"]),
         ("minSharedCPUs: 9000", &[], &["minSharedCPUs", "9000", "8192"]),
         ("cfsQuota: no", &[], &["cfsQuota"]),
-        ("publishNodeAllocatableResourceMapping: 'yes'", &[], &["publishNodeAllocatableResourceMapping", "`yes`"]),
+        (
+            "publishNodeAllocatableResourceMapping: 'yes'",
+            &[],
+            &["publishNodeAllocatableResourceMapping", "`yes`"],
+        ),
         ("hostnameOverride: a_b", &[], &["hostnameOverride", "a_b"]),
         ("", &["--hostname-override", &long], &["--hostname-override"]),
         ("", &["--bind-address=8080"], &["--bind-address", "`8080`"]),
         ("", &["--lock-timeout=30"], &["--lock-timeout", "`30`", "30s"]),
         ("strategies: x", &[], &["strategies", "a list"]),
         ("strategies: [{name: cpumanager, path: p}]", &[], &["cpumanager", "packed"]),
-        ("strategies: [{name: a, path: p}, {name: a, path: q, digest: md5:1}]", &[], &["`a` is there twice", "md5:1"]),
+        (
+            "strategies: [{name: a, path: p}, {name: a, path: q, digest: md5:1}]",
+            &[],
+            &["`a` is there twice", "md5:1"],
+        ),
     ];
     for (text, args, parts) in cases {
         let message = refusal(text, args);
@@ -248,7 +290,12 @@ fn longest_socket_path_has_107_bytes() {
     // "/plugins_registry/dra.cpu@reg.sock" is 34 bytes.
     config("", &[&root(73)]);
     let message = refusal("", &[&root(80)]);
-    assert!(message.contains("dra.cpu@reg.sock is 7 bytes over the limit of 107; choose a shorter --kubelet-root-dir"), "{message}");
+    assert!(
+        message.contains(
+            "dra.cpu@reg.sock is 7 bytes over the limit of 107; choose a shorter --kubelet-root-dir"
+        ),
+        "{message}"
+    );
     let message = refusal("", &[&format!("--nri-socket=/{}", "n".repeat(107))]);
     assert!(message.contains("1 bytes over") && message.contains("--nri-socket"), "{message}");
 }
@@ -269,7 +316,8 @@ fn changes_go_over_the_file() {
         Value::Object(map) => map,
         _ => panic!("an object"),
     };
-    let changed = flags.load_with(&changes(serde_json::json!({"reservedCPUs": "0", "allocator": null}))).unwrap();
+    let changed =
+        flags.load_with(&changes(serde_json::json!({"reservedCPUs": "0", "allocator": null}))).unwrap();
     assert_eq!((changed.allocator.as_str(), changed.reserved_cpus.to_string().as_str()), ("packed", "0"));
     let error = flags.load_with(&changes(serde_json::json!({"allocatr": "packed"}))).unwrap_err();
     assert!(error.to_string().contains("allocatr"));
@@ -279,7 +327,12 @@ fn changes_go_over_the_file() {
 fn description_has_every_value() {
     let config = config("strategies: [{name: a, path: /a.wasm, limits: {fuel: 7}}]\nreservedCPUs: 0-1", &[]);
     let text = config.describe().to_string();
-    for part in ["\"groupBy\":\"numanode\"", "\"reservedCPUs\":\"0-1\"", "\"limits\":{\"fuel\":7}", "\"--lock-timeout\":\"30s\""] {
+    for part in [
+        "\"groupBy\":\"numanode\"",
+        "\"reservedCPUs\":\"0-1\"",
+        "\"limits\":{\"fuel\":7}",
+        "\"--lock-timeout\":\"30s\"",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
