@@ -3,7 +3,7 @@
 //! `packed`; cases that no combination of them stands for are checked against the algorithm alone.
 
 use dracpu_cpuset::CpuSet;
-use dracpu_tests::support::dracpu_bin;
+use dracpu_tests::support::daemon::dracpu_bin;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
