@@ -36,12 +36,21 @@ pub enum KubeError {
     Client(String),
 }
 
-/// A client for the API server of the configuration. Connects to nothing yet. It neither limits its own
+/// A client for the API server, and where that is.
+#[derive(Clone)]
+pub struct Access {
+    /// Has connected to nothing yet.
+    pub client: Client,
+    /// For messages.
+    pub server: String,
+}
+
+/// A client for the API server of the configuration. It neither limits its own
 /// rate nor retries by itself: who asks knows what a failure means.
 ///
 /// # Errors
 /// [`KubeError`] when the configuration of access is missing or wrong.
-pub async fn client(config: &Config) -> Result<Client, KubeError> {
+pub async fn access(config: &Config) -> Result<Access, KubeError> {
     let mut access = match &config.kubeconfig {
         Some(path) => {
             let refused = |error: kube::config::KubeconfigError| KubeError::Kubeconfig {
@@ -55,7 +64,9 @@ pub async fn client(config: &Config) -> Result<Client, KubeError> {
     };
     access.connect_timeout = Some(CONNECT);
     access.default_retry = false;
-    Client::try_from(access).map_err(|error| KubeError::Client(clause(error)))
+    let server = access.cluster_url.to_string();
+    let client = Client::try_from(access).map_err(|error| KubeError::Client(clause(error)))?;
+    Ok(Access { client, server })
 }
 
 /// An error and its causes in one line. Some errors repeat their cause in their own text: it is left out.
@@ -76,26 +87,26 @@ fn clause(error: impl std::error::Error + Send + Sync + 'static) -> String {
 /// The API server behind the driver's questions.
 #[derive(Clone)]
 pub struct KubeApi {
-    client: Client,
+    access: Access,
     deadline: Duration,
 }
 
 impl KubeApi {
-    /// Asks through `client`.
+    /// Asks through the client of `access`.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { client, deadline: DEADLINE }
+    pub fn new(access: Access) -> Self {
+        Self { access, deadline: DEADLINE }
     }
 
     async fn get_claim(&self, namespace: &str, name: &str) -> Result<Claim, ApiError> {
-        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
-        let object = claims.get(name).await.map_err(reason)?;
+        let claims: Api<ResourceClaim> = Api::namespaced(self.access.client.clone(), namespace);
+        let object = claims.get(name).await.map_err(|error| self.reason(error))?;
         convert::claim(object).map_err(ApiError::Other)
     }
 
     async fn get_claims_of_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<Vec<Claim>, ApiError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let pod = pods.get(pod).await.map_err(reason)?;
+        let pods: Api<Pod> = Api::namespaced(self.access.client.clone(), namespace);
+        let pod = pods.get(pod).await.map_err(|error| self.reason(error))?;
         if pod.metadata.uid.as_deref() != Some(uid) {
             return Err(ApiError::NotFound);
         }
@@ -111,8 +122,26 @@ impl KubeApi {
 
     async fn bounded<T>(&self, question: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         tokio::time::timeout(self.deadline, question).await.unwrap_or_else(|_elapsed| {
-            Err(ApiError::Unreachable(format!("no answer within {} s", self.deadline.as_secs_f64())))
+            let within = self.deadline.as_secs_f64();
+            Err(ApiError::Unreachable(format!("no answer from {} within {within} s", self.access.server)))
         })
+    }
+
+    fn reason(&self, error: kube::Error) -> ApiError {
+        let server = &self.access.server;
+        match error {
+            kube::Error::Api(status) => match status.code {
+                404 => ApiError::NotFound,
+                429 | 500.. => ApiError::Unreachable(format!("{server} answers {} {}", status.code, status.message)),
+                401 | 403 => ApiError::Other(format!(
+                    "{} {}; does the driver's service account have the roles of the chart?",
+                    status.code, status.message
+                )),
+                code => ApiError::Other(format!("{code} {}", status.message)),
+            },
+            error @ kube::Error::SerdeError(_) => ApiError::Other(clause(error)),
+            error => ApiError::Unreachable(format!("{server}: {}", clause(error))),
+        }
     }
 }
 
@@ -142,20 +171,4 @@ fn claim_names(pod: Pod) -> BTreeSet<String> {
         names.extend(status.extended_resource_claim_status.map(|claim| claim.resource_claim_name));
     }
     names
-}
-
-fn reason(error: kube::Error) -> ApiError {
-    match error {
-        kube::Error::Api(status) if status.code == 404 => ApiError::NotFound,
-        kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
-            ApiError::Unreachable(format!("it answers {} {}", status.code, status.message))
-        }
-        kube::Error::Api(status) if status.code == 401 || status.code == 403 => ApiError::Other(format!(
-            "{} {}; does the driver's service account have the roles of the chart?",
-            status.code, status.message
-        )),
-        kube::Error::Api(status) => ApiError::Other(format!("{} {}", status.code, status.message)),
-        error @ kube::Error::SerdeError(_) => ApiError::Other(clause(error)),
-        error => ApiError::Unreachable(clause(error)),
-    }
 }

@@ -33,20 +33,20 @@ pub enum SocketError {
 ///
 /// # Errors
 /// [`SocketError::NoRegistry`] when this is not the directory of a kubelet.
-pub(crate) async fn prepare_directories(config: &Config) -> Result<(), SocketError> {
+pub fn prepare_directories(config: &Config) -> Result<(), SocketError> {
     let registry = config.registry_dir();
-    if !tokio::fs::metadata(&registry).await.is_ok_and(|found| found.is_dir()) {
+    if !registry.is_dir() {
         return Err(SocketError::NoRegistry(registry));
     }
     let own = config.plugin_dir();
-    tokio::fs::create_dir_all(&own).await.map_err(|source| SocketError::Io { path: own, source })
+    std::fs::create_dir_all(&own).map_err(|source| SocketError::Io { path: own, source })
 }
 
 /// Removes what earlier drivers left: their sockets under all names that drivers for these devices use.
 ///
 /// # Errors
 /// [`SocketError::AnotherDriver`] when one of them is served.
-pub(crate) async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
+pub async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
     let sockets = [
         config.registration_socket(),
         config.registry_dir().join("dra.cpu-reg.sock"),
