@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 2] = ["llc-first", "packed"];
+const BUILT_IN: [&str; 3] = ["external", "llc-first", "packed"];
 
 fn main() {
     if let Err(error) = build() {
