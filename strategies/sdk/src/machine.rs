@@ -157,19 +157,29 @@ impl Machine {
     /// The CPUs of every core that lies in `cpus` with all its threads.
     #[must_use]
     pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
-        let mut whole = CpuSet::new();
-        for core in self.cores.iter().filter(|core| core.is_subset(cpus)) {
-            whole.extend_from(core);
+        let mut whole = vec![true; self.cores.len()];
+        for cpu in self.cpus.iter().filter(|cpu| !cpus.contains(cpu.id)) {
+            if let Some(whole) = whole.get_mut(cpu.core) {
+                *whole = false;
+            }
         }
-        whole
+        let is_whole = |cpu: &&Cpu| whole.get(cpu.core).copied().unwrap_or(false);
+        self.cpus.iter().filter(is_whole).map(|cpu| cpu.id).collect()
     }
 
     /// How many online threads each core with a CPU in `cpus` has, when it is the same for all of them.
     #[must_use]
     pub fn threads_per_core(&self, cpus: &CpuSet) -> Option<u32> {
-        let mut sizes = self.cores.iter().filter(|core| !core.is_disjoint(cpus)).map(CpuSet::len);
+        let mut threads = vec![0; self.cores.len()];
+        for cpu in &self.cpus {
+            if let Some(threads) = threads.get_mut(cpu.core) {
+                *threads += 1;
+            }
+        }
+        let touched = self.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
+        let mut sizes = touched.filter_map(|cpu| threads.get(cpu.core).copied());
         let first = sizes.next()?;
-        sizes.all(|size| size == first).then(|| u32::try_from(first).ok()).flatten()
+        sizes.all(|size| size == first).then_some(first)
     }
 
     /// The CPUs local to any of these PCIe roots.
