@@ -99,6 +99,18 @@ pub struct CpuKind {
     pub capacity: u32,
 }
 
+impl Default for CpuKind {
+    /// The one kind of a machine whose cores are all alike.
+    fn default() -> Self {
+        Self { name: "standard".to_owned(), capacity: Self::FASTEST }
+    }
+}
+
+impl CpuKind {
+    /// The capacity of a machine's fastest kind.
+    pub const FASTEST: u32 = 1024;
+}
+
 /// A PCIe root complex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PcieRoot {

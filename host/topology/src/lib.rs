@@ -3,8 +3,35 @@
 //!
 //! Never decides anything, never writes, knows no driver, protocol or configuration.
 //!
-//! Reading order: `facts` (the types), then the readers.
+//! Reading order: `facts` (the types), `tree` and `overlay` (access to files), `read` with `cache`, `numa`,
+//! `kind` and `pcie` (sysfs), `assemble` (any source's facts made consistent, with `warnings`); then the
+//! other sources, `described` (JSON), `gatherinfo` (YAML), `machines` (a table), `archive` and `examples`,
+//! which `machine` tells apart; `fingerprint` and `draw` for what is made of the facts.
 
+mod archive;
+mod assemble;
+mod cache;
+mod described;
+mod draw;
+mod error;
+mod examples;
 mod facts;
+mod fingerprint;
+mod gatherinfo;
+mod kind;
+pub mod machine;
+pub mod machines;
+mod numa;
+mod overlay;
+mod pcie;
+mod read;
+mod tree;
+mod warnings;
 
+pub use described::{SCHEMA, to_json};
+pub use draw::{Drawing, Mark};
+pub use error::{OverlayError, ReadError};
+pub use examples::{Example, examples};
 pub use facts::{Cache, Cpu, CpuKind, NumaNode, PcieRoot, Socket, Topology, Warning};
+pub use overlay::Overlay;
+pub use read::read;

@@ -1,0 +1,128 @@
+//! `dracpu topology`: the machine, drawn or as JSON.
+
+use super::Failure;
+use crate::config::flags::ConfigFlags;
+use dracpu_cpuset::CpuSet;
+use dracpu_topology::machine::{self, Machine, MachineError};
+use dracpu_topology::{Drawing, Mark, Overlay, examples, to_json};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+/// Draw a machine: sockets, NUMA nodes, caches, cores and threads
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  dracpu topology\n  dracpu topology --list\n  \
+                        dracpu topology --machine two-socket --reserved-cpus=0-1\n  \
+                        dracpu topology --machine node.yaml -o json\n\n\
+                        A CPU's sign says what it is for: # reserved, ~ isolated. Threads of a core stand below \
+                        each other; on large machines they stand side by side and each is only a sign.")]
+pub(super) struct Args {
+    /// The machine: a sysfs directory, a .tar.gz of one, a file of `topology -o json` or `gatherinfo`, or an
+    /// example of --list [default: this host]
+    #[arg(long, value_name = "WHAT")]
+    machine: Option<String>,
+
+    /// List the example machines
+    #[arg(long)]
+    list: bool,
+
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+
+    #[command(flatten)]
+    config: ConfigFlags,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.list {
+        return super::print(&list(args.output));
+    }
+    let config = args.config.load()?;
+    let overlay = match &config.sysfs_overlay {
+        Some(path) => Overlay::load(path).map_err(|error| Failure::Usage(error.into()))?,
+        None => Overlay::default(),
+    };
+    let machine = match &args.machine {
+        Some(what) => machine::load_with(what, &overlay),
+        None => machine::host(&config.sysfs_root, &overlay),
+    };
+    let machine = machine.map_err(failure)?;
+    let reserved = machine.reserved.union(&config.reserved_cpus);
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    super::print(&render(&machine, &reserved, args.output, colour))
+}
+
+/// What is wrong with the machine that was named is bad usage; what fails while reading it is not.
+fn failure(error: MachineError) -> Failure {
+    match error {
+        MachineError::Io { .. } | MachineError::Sysfs { .. } => Failure::Failed(error.into()),
+        _ => Failure::Usage(error.into()),
+    }
+}
+
+fn render(machine: &Machine, reserved: &CpuSet, output: Output, colour: bool) -> String {
+    match output {
+        Output::Text => {
+            Drawing::new(&machine.topology).mark(reserved, Mark::Reserved).colour(colour).to_string()
+        }
+        Output::Json => format!("{:#}\n", to_json(&machine.topology, reserved)),
+    }
+}
+
+fn list(output: Output) -> String {
+    let widest = examples().iter().map(|example| example.name.len()).max().unwrap_or(0);
+    match output {
+        Output::Text => examples().iter().fold(String::new(), |mut text, example| {
+            // Writing to a String does not fail.
+            let _infallible = writeln!(text, "{:widest$}  {}", example.name, example.description);
+            text
+        }),
+        Output::Json => {
+            let machines = examples()
+                .iter()
+                .map(|example| json!({"name": example.name, "description": example.description}));
+            let answer = json!({"schema": "dracpu.machines/v1", "machines": machines.collect::<Vec<_>>()});
+            format!("{answer:#}\n")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_cpus_show_in_picture_and_json() {
+        let machine = machine::load("two-socket").unwrap();
+        let reserved = CpuSet::from([0, 32]);
+        let text = render(&machine, &reserved, Output::Text, false);
+        assert!(text.contains(" 0#") && text.contains("32#"), "{text}");
+        assert!(!text.contains('\x1b'), "no colours unless asked for");
+        assert!(render(&machine, &reserved, Output::Text, true).contains('\x1b'));
+        let json: serde_json::Value =
+            serde_json::from_str(&render(&machine, &reserved, Output::Json, true)).unwrap();
+        assert_eq!(json["schema"], "dracpu.topology/v1");
+        assert_eq!(json["reserved"], "0,32");
+        assert_eq!(json["threadsPerCore"], 2);
+    }
+
+    #[test]
+    fn every_example_is_listed_and_loads() {
+        let text = list(Output::Text);
+        for example in examples() {
+            assert!(text.contains(example.name) && text.contains(example.description));
+            assert!(machine::load(example.name).is_ok(), "{}", example.name);
+        }
+        let json: serde_json::Value = serde_json::from_str(&list(Output::Json)).unwrap();
+        assert_eq!(json["machines"].as_array().map(Vec::len), Some(examples().len()));
+    }
+}
