@@ -202,3 +202,28 @@ impl Machine {
             .ok_or_else(|| deny!(Invalid, "the request names group {position} of {}", self.groups.len()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::MachineSpec;
+
+    #[test]
+    fn queries_answer_by_exact_sets() {
+        let spec = MachineSpec::even(2, 1, 2, 2).offline(&[7].into()).pcie_root("pci0000:00", [0, 1].into());
+        let machine = spec.empty_numa_node(9).build();
+        assert_eq!(machine.online(), (0..7).collect());
+        assert_eq!(machine.core_of(5), Some(&[1, 5].into()));
+        assert_eq!(machine.core_of(3), Some(&[3].into()));
+        assert_eq!(machine.core_of(7), None);
+        assert_eq!(machine.llc_of(2).map(|cache| &cache.cpus), Some(&[2, 3, 6].into()));
+        assert_eq!(machine.numa_node_of(6).map(|node| node.id), Some(1));
+        assert_eq!(machine.whole_cores(&[0, 1, 3, 4].into()), [0, 3, 4].into());
+        assert_eq!(machine.threads_per_core(&[0, 1].into()), Some(2));
+        assert_eq!(machine.threads_per_core(&[2, 3].into()), None);
+        assert_eq!(machine.threads_per_core(&CpuSet::new()), None);
+        assert_eq!(machine.local_to(&[0, 5]), [0, 1].into());
+        assert_eq!(machine.numa_nodes.len(), 3);
+        assert!(machine.group(1).is_err());
+    }
+}

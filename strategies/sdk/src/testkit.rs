@@ -153,13 +153,15 @@ impl MachineSpec {
         self
     }
 
-    /// The machine, by way of the interface's own record, as a strategy gets it from the host.
+    /// The machine as a strategy gets it. Empty when the spec breaks the contract (a CPU above the limit).
     #[must_use]
     pub fn build(&self) -> Machine {
         Machine::try_from(self.topology()).unwrap_or_default()
     }
 
-    fn topology(&self) -> records::Topology {
+    /// The machine as the interface carries it.
+    #[must_use]
+    pub fn topology(&self) -> records::Topology {
         let cores = Numbering::of(&self.rows, |row| Some((row.core_id, row.socket)));
         let caches = Numbering::of(&self.rows, |row| row.l3.map(|l3| (l3, row.socket)));
         let sockets = Numbering::of(&self.rows, |row| Some(row.socket));
@@ -408,4 +410,59 @@ fn check_offers(machine: &Machine, offers: &[Offer]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Grant, NoOptions};
+
+    fn decision(cpus: &[&[u32]]) -> Decision {
+        let grants = cpus.iter().map(|cpus| Grant::from(cpus.iter().copied().collect::<CpuSet>())).collect();
+        Decision { grants, join_shared_pool: false, why: String::new() }
+    }
+
+    #[test]
+    fn each_lie_is_named() {
+        let machine = MachineSpec::even(1, 1, 4, 1).reserved([0].into()).group("g", [1, 2].into()).build();
+        let request = Request {
+            name: "r".to_owned(),
+            group: 0,
+            count: 1,
+            cpuset: None,
+            options: NoOptions {},
+            pcie_roots: Vec::new(),
+        };
+        let mut state = all_free(&machine);
+        let both = [request.clone(), request];
+        let check = |decision: &Decision, state: &State| check_decision(&machine, &both, state, decision);
+        assert_eq!(check(&decision(&[&[1], &[2]]), &state), Ok(()));
+        let mut blocked = decision(&[&[1], &[2]]);
+        blocked.grants[0].blocked = [1].into();
+        let mut mems = decision(&[&[1], &[2]]);
+        mems.grants[1].mems = vec![1];
+        for (wrong, words) in [
+            (decision(&[&[1]]), "1 grants for 2 requests"),
+            (decision(&[&[1], &[]]), "0 CPUs () for 1 asked"),
+            (decision(&[&[1], &[3]]), "3 are not in the group"),
+            (decision(&[&[1], &[1]]), "1 are given but not free"),
+            (blocked, "1 are blocked but not free"),
+            (mems, "NUMA node 1 of 1"),
+        ] {
+            let fault = check(&wrong, &state).unwrap_err();
+            assert!(fault.contains(words), "{fault}");
+        }
+        state.free.remove(2);
+        assert!(check(&decision(&[&[1], &[2]]), &state).is_err());
+    }
+
+    #[test]
+    fn drawn_machines_are_the_same_every_time_and_differ() {
+        let machines: Vec<Machine> = (0..50).map(|seed| MachineSpec::drawn(seed).build()).collect();
+        let again: Vec<Machine> = (0..50).map(|seed| MachineSpec::drawn(seed).build()).collect();
+        assert_eq!(machines, again);
+        assert!(machines.iter().all(|machine| !machine.cpus.is_empty() && machine.groups.len() == 2));
+        let mixed = machines.iter().filter(|machine| machine.threads_per_core(&machine.online()).is_none());
+        assert!((10..40).contains(&mixed.count()));
+    }
 }
