@@ -332,3 +332,49 @@ impl Combination {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(free: &[usize], count: usize, group: usize) -> Search {
+        let mut next = 0;
+        let mut node = |size: usize| {
+            let cpus = (next..next + u32::try_from(size).unwrap()).collect();
+            next += 100;
+            cpus
+        };
+        let nodes: Vec<CpuSet> = free.iter().map(|size| node(*size)).collect();
+        Search::new(&nodes, count, group)
+    }
+
+    #[test]
+    fn subsets_come_in_lexicographic_order() {
+        let mut combination = Combination::first(2, 4).unwrap();
+        let mut all = vec![combination.chosen.clone()];
+        while combination.advance() {
+            all.push(combination.chosen.clone());
+        }
+        assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert!(Combination::first(3, 2).is_none());
+    }
+
+    #[test]
+    fn the_rest_goes_where_it_leaves_the_nodes_most_even() {
+        let split = search(&[4, 6, 5], 7, 1).split(&mut SearchBudget::default()).unwrap();
+        assert_eq!((split.nodes.as_slice(), split.each, split.rest), ([1, 2].as_slice(), 3, 1));
+        assert_eq!(split.rest_nodes, [1, 2]);
+    }
+
+    #[test]
+    fn without_budget_the_split_is_still_even_over_the_fewest_nodes() {
+        let free = [3, 8, 5, 8, 9, 7, 8, 4];
+        for (count, group) in [(10, 1), (23, 1), (24, 2), (40, 1), (50, 1)] {
+            let bounded = search(&free, count, group).split(&mut SearchBudget { steps: 0 });
+            let full = search(&free, count, group).split(&mut SearchBudget::default());
+            let shape = |split: &Split| (split.nodes.len(), split.each, split.rest);
+            assert_eq!(bounded.as_ref().map(shape), full.as_ref().map(shape), "{count}");
+        }
+        assert_eq!(search(&[3, 3], 4, 4).split(&mut SearchBudget { steps: 0 }), None);
+    }
+}
