@@ -11,6 +11,7 @@ pub mod device;
 pub mod dra;
 pub mod driver;
 pub mod http;
+mod logging;
 pub mod nri;
 pub mod readiness;
 pub mod run;

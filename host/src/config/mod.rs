@@ -1,9 +1,22 @@
 //! The driver's configuration: file < flags, checked as a whole, with every mistake in one message.
 //!
-//! Reading order: this file (the types), then `file`, `flags`.
+//! Reading order: this file (the types), `file` (the YAML), `flags` (the command line), `merge` (one over
+//! the other, checked), `values` (how single values are written), `go_flags` (Go's flag syntax).
 
+mod file;
+pub mod flags;
+pub(crate) mod go_flags;
+mod merge;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use flags::ConfigFlags;
+
+use crate::DRIVER_NAME;
 use dracpu_cpuset::CpuSet;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +62,111 @@ pub struct Config {
     pub lock_timeout: Duration,
 }
 
+impl Config {
+    /// The socket on which the kubelet asks who this driver is. The `@` makes gRPC servers in Rust accept
+    /// what the kubelet derives from the path as `:authority`: everything before it counts as user info,
+    /// in which a percent sign is legal.
+    #[must_use]
+    pub fn registration_socket(&self) -> PathBuf {
+        self.registry_dir().join(format!("{DRIVER_NAME}@reg.sock"))
+    }
+
+    /// The directory in which the kubelet looks for registration sockets. The kubelet creates it.
+    #[must_use]
+    pub fn registry_dir(&self) -> PathBuf {
+        self.kubelet_root_dir.join("plugins_registry")
+    }
+
+    /// The driver's own directory under the kubelet's.
+    #[must_use]
+    pub fn plugin_dir(&self) -> PathBuf {
+        self.kubelet_root_dir.join("plugins").join(DRIVER_NAME)
+    }
+
+    /// The socket on which the kubelet asks for claims to be prepared and unprepared.
+    #[must_use]
+    pub fn dra_socket(&self) -> PathBuf {
+        self.plugin_dir().join("dra@dra.sock")
+    }
+
+    /// The file whose lock makes a driver the only one on its node.
+    #[must_use]
+    pub fn lock_file(&self) -> PathBuf {
+        self.plugin_dir().join("dracpu.lock")
+    }
+
+    /// The effective values by file key (by flag where there is no key), for the log.
+    #[must_use]
+    pub fn describe(&self) -> Value {
+        let (mode, group_by) = match self.mode {
+            DeviceMode::Individual => ("individual", None),
+            DeviceMode::Grouped(group_by) => ("grouped", Some(group_by.name())),
+        };
+        let strategies: Vec<_> = self.strategies.iter().map(StrategyConfig::describe).collect();
+        json!({
+            "cpuDeviceMode": mode,
+            "groupBy": group_by,
+            "allocator": self.allocator,
+            "strategies": strategies,
+            "strategyOptions": self.strategy_options,
+            "reservedCPUs": self.reserved_cpus.to_string(),
+            "minSharedCPUs": match self.min_shared_cpus {
+                MinSharedCpus::Default => json!("default"),
+                MinSharedCpus::Explicit(cpus) => json!(cpus),
+            },
+            "cfsQuota": if self.remove_cfs_quota { "remove" } else { "keep" },
+            "nodeName": self.node_name,
+            "kubeconfig": self.kubeconfig,
+            "sysfsOverlay": self.sysfs_overlay,
+            "publishNodeAllocatableResourceMapping": self.publish_node_allocatable_resource_mapping,
+            "--bind-address": self.bind_address.to_string(),
+            "--expose-pcie-roots": self.expose_pcie_roots,
+            "--kubelet-root-dir": self.kubelet_root_dir,
+            "--sysfs-root": self.sysfs_root,
+            "--nri-socket": self.nri_socket,
+            "--cdi-dir": self.cdi_dir,
+            "--lock-timeout": format!("{:?}", self.lock_timeout),
+        })
+    }
+}
+
+impl StrategyConfig {
+    fn describe(&self) -> Value {
+        let LimitsConfig { fuel, deadline, memory_bytes, transfer_bytes, component_bytes } = self.limits;
+        let limits = [
+            ("fuel", fuel),
+            ("deadlineMillis", deadline.and_then(|deadline| u64::try_from(deadline.as_millis()).ok())),
+            ("memoryBytes", memory_bytes),
+            ("transferBytes", transfer_bytes),
+            ("componentBytes", component_bytes),
+        ];
+        let limits: Map<_, _> =
+            limits.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))).collect();
+        json!({"name": self.name, "path": self.path, "digest": self.digest, "limits": limits, "options": self.options})
+    }
+}
+
+/// Why there is no configuration. Both are for the operator to mend: exit code 64.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The configuration file cannot be read.
+    #[error("cannot read the configuration file {}", path.display())]
+    Unreadable {
+        /// The file that `--config` names.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The configuration says something that cannot be honoured.
+    #[error("configuration refused: {}", problems.join("; "))]
+    Refused {
+        /// Every mistake that was found, each a clause with the key and the value.
+        problems: Vec<String>,
+    },
+}
+
 /// What a published device stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceMode {
@@ -67,6 +185,18 @@ pub enum GroupBy {
     Socket,
     /// The whole machine.
     Machine,
+}
+
+impl GroupBy {
+    /// As in the configuration: `numanode`, `socket`, `machine`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NumaNode => "numanode",
+            Self::Socket => "socket",
+            Self::Machine => "machine",
+        }
+    }
 }
 
 /// The floor of the shared pool.

@@ -1,1 +1,92 @@
-//! Under construction.
+//! The kubelet's side: registration, and the plugin service that prepares and unprepares claims, in both
+//! versions of the API; and what the driver reads of claim and pod objects from the API server.
+//!
+//! Translates and calls the driver; decides nothing, stores nothing. What the node reports of its devices
+//! (health, metadata) belongs here too.
+//!
+//! Reading order: `lock` and `sockets` (one driver on the node, and where it is reached), `registration`,
+//! `service` (the calls), `convert` (objects and answers), `api` (the API server).
+
+mod api;
+mod convert;
+mod lock;
+mod registration;
+mod service;
+mod sockets;
+
+pub use api::{Access, KubeApi, KubeError, access};
+pub use lock::{LockError, NodeLock};
+pub use registration::Registrar;
+pub use service::{Claims, Plugin, Refusal, Results};
+pub use sockets::{SocketError, clear_the_way, prepare_directories};
+
+use crate::config::Config;
+use dracpu_proto::dra_v1::dra_plugin_server::DraPluginServer as V1Server;
+use dracpu_proto::dra_v1beta1::dra_plugin_server::DraPluginServer as V1beta1Server;
+use dracpu_proto::registration::registration_server::RegistrationServer;
+use sockets::SocketFile;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+/// Why the kubelet is not served any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// A server failed.
+    #[error("the {socket} socket is not served any more")]
+    Server {
+        /// Which one.
+        socket: &'static str,
+        /// Why.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+/// Serves the kubelet until `stop`, then finishes the calls that run. The DRA socket listens before the
+/// registration socket appears, since the kubelet may call at once; both are gone afterwards.
+///
+/// # Errors
+/// [`ServeError`] when it cannot begin, or ends by itself.
+pub async fn serve(
+    config: Config,
+    plugin: Plugin,
+    registrar: Registrar,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    let (dra, dra_file) = SocketFile::bind(config.dra_socket())?;
+    let (registration, registration_file) = SocketFile::bind(config.registration_socket())?;
+    tracing::info!(
+        registration = %config.registration_socket().display(),
+        dra = %config.dra_socket().display(),
+        "serving the kubelet"
+    );
+    let dra = async {
+        let _removed_at_the_end = dra_file;
+        Server::builder()
+            .add_service(V1Server::new(plugin.clone()))
+            .add_service(V1beta1Server::new(plugin))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(dra), stop.clone().cancelled_owned())
+            .await
+            .map_err(|source| ServeError::Server { socket: "DRA", source })
+    };
+    let registration = async {
+        let _removed_at_the_end = registration_file;
+        Server::builder()
+            .add_service(RegistrationServer::new(registrar))
+            .serve_with_incoming_shutdown(
+                UnixListenerStream::new(registration),
+                stop.clone().cancelled_owned(),
+            )
+            .await
+            .map_err(|source| ServeError::Server { socket: "registration", source })
+    };
+    tokio::try_join!(dra, registration).map(|_both| ())
+}
+
+#[cfg(test)]
+mod tests;

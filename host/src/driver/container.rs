@@ -1,4 +1,12 @@
+//! A container's life as the runtime tells it: the types, and the hooks. A hook takes the ledger lock and
+//! nothing else, so that it answers in time whatever a strategy, a file or the API server does.
+
+use super::core::Driver;
+use super::env::{self, EnvFault};
+use super::error::ContainerError;
 use dracpu_cpuset::CpuSet;
+use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen, Who};
+use std::sync::atomic::Ordering;
 
 /// The pod of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,4 +67,140 @@ pub struct Updated {
     pub cpus: Option<CpuSet>,
     /// Masks of other containers.
     pub updates: Vec<Update>,
+}
+
+impl Container {
+    pub(super) fn who(&self) -> Who {
+        Who {
+            id: self.id.as_str().into(),
+            name: self.name.clone(),
+            pod_uid: self.pod.uid.clone(),
+            pod_namespace: self.pod.namespace.clone(),
+            pod_name: self.pod.name.clone(),
+        }
+    }
+}
+
+impl Driver {
+    /// A container is about to be made: its CPUs, and new masks for others. Its variables must all be true,
+    /// or it is refused and nothing has changed.
+    ///
+    /// # Errors
+    /// [`ContainerError`]; the kubelet tries again.
+    pub fn create_container(&self, container: &Container) -> Result<Created, ContainerError> {
+        let mut said = self.said(container)?;
+        let mut ledger = self.ledger();
+        // The runtime's word for a claim whose variable somebody has taken out.
+        for uid in env::given(container) {
+            if !said.iter().any(|(said, _)| *said == uid) {
+                let booking = ledger.booking(&uid);
+                let cpus = booking.ok_or_else(|| ContainerError::Create(EntryError::Unknown(uid.clone()).into()))?.cpus();
+                said.push((uid, cpus));
+            }
+        }
+        let placement = ledger.create(container.who(), &said)?;
+        Ok(Created {
+            cpus: placement.cpus,
+            mems: placement.mems,
+            exclusive: placement.exclusive,
+            remove_cfs_quota: placement.exclusive && self.config.remove_cfs_quota,
+            updates: updates(&mut ledger),
+        })
+    }
+
+    /// Somebody, mostly the kubelet, is about to change a container's resources; `wanted` is the mask asked
+    /// for, if any. The container's own mask is put in its place.
+    pub fn update_container(&self, container: &Container, wanted: Option<&CpuSet>) -> Updated {
+        let id = ContainerId::from(container.id.as_str());
+        let seen = (!self.ledger().knows(&id)).then(|| self.seen(container));
+        let mut ledger = self.ledger();
+        if let Some(seen) = seen {
+            warn_about(ledger.adopt_container(seen));
+            self.tell_unproven(&ledger);
+        }
+        let mask = ledger.mask(&id);
+        let as_asked = wanted.or_else(|| ledger.believed(&id)).cloned();
+        let cpus = mask.filter(|mask| as_asked.as_ref() != Some(mask));
+        ledger.note_mask(&id, cpus.clone().or(as_asked));
+        Updated { cpus, updates: updates(&mut ledger) }
+    }
+
+    /// The final mask of a container that is being made, after all others had their say; none = not set, or
+    /// not understood.
+    ///
+    /// # Errors
+    /// When it is not the one that this driver gave; the container is not made.
+    pub fn validate_container(
+        &self,
+        container: &Container,
+        cpus: Option<&CpuSet>,
+    ) -> Result<(), ContainerError> {
+        let ledger = self.ledger();
+        let id = ContainerId::from(container.id.as_str());
+        let given = ledger.believed(&id).cloned().ok_or(ContainerError::Unseen)?;
+        if cpus == Some(&given) {
+            return Ok(());
+        }
+        Err(ContainerError::OtherCpus { wanted: given, found: cpus.cloned().unwrap_or_default() })
+    }
+
+    /// A container's process runs. Tells a container that was never started, whose removal leaves its claims
+    /// to others, from one that has ended.
+    pub fn start_container(&self, id: &str) {
+        self.ledger().start(&id.into());
+    }
+
+    /// A container has ended. Its claims stay as they are. Late, double and unknown stops are normal. New
+    /// masks for others.
+    pub fn stop_container(&self, id: &str) -> Vec<Update> {
+        let mut ledger = self.ledger();
+        ledger.stop(&id.into());
+        updates(&mut ledger)
+    }
+
+    /// A container is gone.
+    pub fn remove_container(&self, id: &str) {
+        self.ledger().remove(&id.into());
+    }
+
+    /// A runtime that names a device of ours names them always.
+    pub(super) fn learn(&self, containers: &[Container]) {
+        if containers.iter().any(|container| env::given(container).next().is_some()) {
+            self.devices_are_told.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn said(&self, container: &Container) -> Result<Vec<(ClaimUid, CpuSet)>, EnvFault> {
+        self.learn(std::slice::from_ref(container));
+        let told = !container.cdi_devices.is_empty() || self.devices_are_told.load(Ordering::Relaxed);
+        env::said(container, told)
+    }
+
+    /// A container that runs already. One with a variable that cannot be right has no claim.
+    pub(super) fn seen(&self, container: &Container) -> Seen {
+        let who = container.who();
+        let entries = self.said(container).unwrap_or_else(|fault| {
+            tracing::warn!("{who} is treated as one without a claim: {fault}");
+            Vec::new()
+        });
+        Seen { who, entries, mask: container.cpus.clone() }
+    }
+
+    /// Wakes whoever asks the API server about claims without a record.
+    pub(super) fn tell_unproven(&self, ledger: &Ledger) {
+        if ledger.unproven_claims().next().is_some() {
+            self.unproven.notify_one();
+        }
+    }
+}
+
+pub(super) fn warn_about(refused: Vec<Refusal>) {
+    for Refusal { who, error } in refused {
+        tracing::warn!("{who} is not believed: {error}");
+    }
+}
+
+pub(super) fn updates(ledger: &mut Ledger) -> Vec<Update> {
+    let updates = ledger.updates().into_iter();
+    updates.map(|(id, cpus)| Update { container_id: id.to_string(), cpus }).collect()
 }

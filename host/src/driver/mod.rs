@@ -1,12 +1,42 @@
 //! The use cases, in the order in which kubelet and runtime call them: prepare, create container, update,
 //! stop, unprepare, synchronize. Owns the order of durable steps (see each file's list).
 //!
-//! Knows no protocol: the edges translate to and from the types here.
+//! Knows no protocol: the edges translate to and from the types here. Two locks: the *allocation lock*
+//! spans strategy calls and files, and is taken in blocking tasks only; the *ledger lock* spans neither,
+//! and is all that a container hook takes.
 //!
-//! Reading order: this file and `claim` (the types), `prepare`, `unprepare`, `container`, `synchronize`.
+//! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
+//! their start), `api`, `decide` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
+//! a claim asks for), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
 
+mod api;
 mod claim;
 mod container;
+mod core;
+mod decide;
+mod env;
+mod error;
+mod opaque;
+mod prepare;
+mod prove;
+mod quantity;
+mod status;
+mod synchronize;
+mod unprepare;
+mod view;
+mod wanted;
 
+#[cfg(test)]
+mod tests;
+
+pub use api::{Api, ApiError};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
+pub use core::{Driver, DriverParts, StartError};
+pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
+pub use env::EnvFault;
+pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
+pub use opaque::ConfigFault;
+pub use prove::Round;
+pub use quantity::QuantityFault;
+pub use status::Status;

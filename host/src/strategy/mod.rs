@@ -3,10 +3,38 @@
 //!
 //! Never books, never writes; what it returns has been verified against the facts it was given.
 //!
-//! Reading order: this file (the types), `engine`, `limits`, `call`, `verify`, `catalogue`.
+//! Reading order: this file (the types), `catalogue` and `component` (loading), `description`, `engine` and
+//! `limits`, `opened` (the use) and `call`, then `verify` and `offer` (the rules), `options`, `convert`,
+//! `log`, `error`.
+
+mod bindings;
+mod call;
+mod catalogue;
+mod component;
+mod convert;
+mod description;
+mod engine;
+mod error;
+mod limits;
+mod log;
+mod offer;
+mod opened;
+mod options;
+mod verify;
+
+pub use catalogue::{Catalogue, EngineError, Inspection, LoadError, LoadFault, Source};
+pub use component::{ComponentFault, digest};
+pub use description::DescriptionFault;
+pub use error::{CpusetRule, Denial, Fault, Identity, Reason, StrategyError};
+pub use limits::Limits;
+pub use opened::{Loaded, Opened};
+pub use options::OptionsError;
+pub use verify::Lie;
 
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value};
+
+pub use crate::device::Offer;
 
 /// What a strategy says of itself. Constant.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,17 +64,6 @@ pub enum ExplicitCpuset {
     Accepted,
     /// The host demands it.
     Required,
-}
-
-/// What one group offers the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Most CPUs that claims can hold in it together.
-    pub capacity: u32,
-    /// Requests become multiples of it; 1 = no policy.
-    pub step: u32,
-    /// The strategy's own attributes, by qualified name.
-    pub attributes: Vec<(String, crate::device::Attribute)>,
 }
 
 /// One allocation result of a claim on this node, as asked of a strategy.

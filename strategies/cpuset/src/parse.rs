@@ -76,17 +76,9 @@ fn number(text: &str) -> Option<u32> {
 impl fmt::Display for CpuSet {
     /// The kernel's list format: ascending, comma separated, runs as `a-b` (also runs of two).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.iter().peekable();
         let mut separator = "";
-        while let Some(first) = cpus.next() {
-            let mut last = first;
-            while let Some(next) = cpus.next_if(|next| *next == last + 1) {
-                last = next;
-            }
-            write!(f, "{separator}{first}")?;
-            if last > first {
-                write!(f, "-{last}")?;
-            }
+        for run in runs(self) {
+            write!(f, "{separator}{}", run_text(run))?;
             separator = ",";
         }
         Ok(())
@@ -104,31 +96,34 @@ impl fmt::Display for StridedList<'_> {
         let mut rest = runs.as_slice();
         let mut separator = "";
         while let Some((&(first, last), tail)) = rest.split_first() {
+            f.write_str(separator)?;
+            separator = ",";
+            // Runs of the same width at the same distance can be one strided range.
             let width = last - first + 1;
-            // Runs of the same width at the same distance make one strided range; from three on, the
-            // strided form is the shorter one.
             let step = tail.first().map_or(0, |next| next.0 - first);
             let same = rest
                 .iter()
                 .zip(0u32..)
                 .take_while(|(run, i)| run.0 == first + i * step && run.1 - run.0 + 1 == width)
                 .count();
-            f.write_str(separator)?;
-            separator = ",";
-            if same >= 3 {
-                let end = rest.get(same - 1).map_or(last, |run| run.1);
-                write!(f, "{first}-{end}:{width}/{step}")?;
-                rest = rest.get(same..).unwrap_or_default();
+            let (alike, others) = rest.split_at(same);
+            let plain = alike.iter().map(|run| run_text(*run)).collect::<Vec<_>>().join(",");
+            let end = alike.last().map_or(last, |run| run.1);
+            let strided = format!("{first}-{end}:{width}/{step}");
+            if strided.len() < plain.len() {
+                f.write_str(&strided)?;
+                rest = others;
             } else {
-                write!(f, "{first}")?;
-                if last > first {
-                    write!(f, "-{last}")?;
-                }
+                f.write_str(&run_text((first, last)))?;
                 rest = tail;
             }
         }
         Ok(())
     }
+}
+
+fn run_text((first, last): (u32, u32)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Maximal runs of consecutive CPUs, as (first, last).

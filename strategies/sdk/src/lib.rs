@@ -1,1 +1,31 @@
-//! Under construction.
+//! What an author of a CPU allocation strategy needs.
+//!
+//! Implement [`Strategy`], hand the type to [`export!`], build for `wasm32-unknown-unknown` and encode as
+//! a component: that is a strategy for the host. The contract is `wit/strategy.wit`; here it is put in
+//! terms of [`CpuSet`] and [`Machine`]. Everything also compiles natively, so an algorithm is tested with
+//! plain `cargo test` and the machines of [`testkit`].
+//!
+//! Keys of the interface's `extra` lists have no meaning yet and are not passed on.
+
+extern crate self as dracpu_strategy_sdk;
+
+pub mod bindings;
+mod convert;
+#[doc(hidden)]
+pub mod guest;
+pub mod log;
+mod machine;
+pub mod testkit;
+mod types;
+
+pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
+pub use machine::{Cache, Cpu, CpuKind, Group, Machine, NumaNode, PcieRoot, Socket};
+pub use types::{
+    Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
+    Request, State, Strategy, cpu_count,
+};
+
+#[doc(hidden)]
+pub mod __private {
+    pub use wit_bindgen::rt;
+}

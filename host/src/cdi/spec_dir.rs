@@ -1,0 +1,284 @@
+//! The order in which a file changes hands:
+//!
+//! 1. temporary file in the same directory (a runtime sees only renames, removals and writes to `.json`
+//!    and `.yaml` names there), with a name that no runtime reads,
+//! 2. contents to the disk,
+//! 3. rename: from here on the runtime and the next start of the driver see it,
+//! 4. directory to the disk.
+//!
+//! Removal is an unlink and the directory to the disk. A file that is not there is removed.
+
+use super::name::{FILE_PREFIX, SPEC_END, check_uid, spec_file_name};
+use super::probe::{Access, Probe, Step};
+use super::spec::{self, Content, SpecFault};
+use super::{BadUid, Record};
+use dracpu_ledger::{Booking, ClaimUid};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const TEMP_END: &str = ".tmp";
+
+/// The directory that the container runtime reads transient CDI specs from.
+#[derive(Clone)]
+pub struct SpecDir {
+    path: PathBuf,
+    probe: Arc<dyn Probe>,
+}
+
+/// A spec file with this driver's prefix.
+#[derive(Debug)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// The claim that its name stands for, where it does.
+    pub uid: Option<ClaimUid>,
+    /// What it says.
+    pub content: Result<Content, SpecFault>,
+}
+
+impl SpecDir {
+    /// The directory at `path`; it need not exist yet.
+    #[must_use]
+    pub fn new(path: PathBuf, probe: Arc<dyn Probe>) -> Self {
+        Self { path, probe }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of a claim.
+    ///
+    /// # Errors
+    /// When the UID cannot stand in a CDI device name.
+    pub fn file(&self, uid: &ClaimUid) -> Result<PathBuf, BadUid> {
+        Ok(self.path.join(spec_file_name(uid)?))
+    }
+
+    /// Writes a claim's spec, over one that is there.
+    ///
+    /// # Errors
+    /// I/O errors. The spec may be there all the same when only step 4 failed.
+    pub fn write(&self, uid: &ClaimUid, record: &Record) -> io::Result<()> {
+        let file = self.file(uid).map_err(io::Error::other)?;
+        self.probe.before(Access::Write)?;
+        fs::create_dir_all(&self.path)?;
+        let temp = file.with_extension(format!("json{TEMP_END}"));
+        let written = self.write_temp(&temp, &spec::text(uid, record)).and_then(|()| fs::rename(&temp, &file));
+        if let Err(error) = written {
+            // What is left of it is swept at the next start at the latest.
+            let _ = fs::remove_file(&temp);
+            return Err(error);
+        }
+        self.probe.reached(Step::Renamed);
+        self.sync()?;
+        self.probe.reached(Step::WriteSynced);
+        Ok(())
+    }
+
+    fn write_temp(&self, temp: &Path, text: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temp)?;
+        self.probe.reached(Step::TempCreated);
+        file.write_all(text.as_bytes())?;
+        self.probe.reached(Step::TempWritten);
+        file.sync_all()?;
+        self.probe.reached(Step::TempSynced);
+        Ok(())
+    }
+
+    /// Removes a claim's spec; one that is not there, or could never have been, is removed.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn remove(&self, uid: &ClaimUid) -> io::Result<()> {
+        let Ok(file) = self.file(uid) else { return Ok(()) };
+        self.probe.before(Access::Remove)?;
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+        self.probe.reached(Step::Unlinked);
+        self.sync()?;
+        self.probe.reached(Step::RemovalSynced);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Whether the claim's spec is there and says what is booked.
+    #[must_use]
+    pub fn holds(&self, uid: &ClaimUid, booking: &Booking) -> bool {
+        let Ok(file) = self.file(uid) else { return false };
+        match fs::read(file).map(|bytes| spec::parse(uid, &bytes)) {
+            Ok(Ok(Content::Recorded(record))) => record.booking == *booking,
+            Ok(Ok(Content::CpusOnly { cpus, doubt: None })) => booking.is_plain() && booking.cpus() == cpus,
+            _ => false,
+        }
+    }
+
+    /// All spec files with this driver's prefix, by name. A directory that is not there has none.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed.
+    pub fn scan(&self) -> io::Result<Vec<Found>> {
+        let mut found: Vec<Found> = Vec::new();
+        for name in self.own_names()? {
+            let Some(uid) = name.strip_prefix(FILE_PREFIX).and_then(|rest| rest.strip_suffix(SPEC_END)) else {
+                continue;
+            };
+            let path = self.path.join(&name);
+            let uid = Some(ClaimUid::from(uid)).filter(|uid| check_uid(uid).is_ok());
+            let content = match (&uid, fs::read(&path)) {
+                (None, _) => Err(SpecFault::NoUid),
+                (_, Err(error)) => Err(SpecFault::Unreadable(error)),
+                (Some(uid), Ok(bytes)) => spec::parse(uid, &bytes),
+            };
+            found.push(Found { path, uid, content });
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(found)
+    }
+
+    /// Removes temporary files that a write left behind when the process died. Returns how many.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn sweep(&self) -> io::Result<usize> {
+        let left: Vec<String> = self.own_names()?.into_iter().filter(|name| name.ends_with(TEMP_END)).collect();
+        for name in &left {
+            fs::remove_file(self.path.join(name))?;
+        }
+        Ok(left.len())
+    }
+
+    fn own_names(&self) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            // A name that is no UTF-8 does not begin with the prefix that is followed by a UID.
+            names.extend(entry?.file_name().into_string().ok().filter(|name| name.starts_with(FILE_PREFIX)));
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NoProbe;
+    use super::*;
+    use dracpu_ledger::Part;
+    use std::sync::Mutex;
+
+    fn record(cpus: &str) -> Record {
+        let part = Part { device: "d".into(), cpus: cpus.parse().unwrap(), ..Part::default() };
+        let booking = Booking { parts: vec![part], ..Booking::default() };
+        Record { boot_id: "b".into(), topology_hash: "t".into(), booking }
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn dir() -> (tempfile::TempDir, SpecDir) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = SpecDir::new(root.path().join("cdi"), Arc::new(NoProbe));
+        (root, dir)
+    }
+
+    #[test]
+    fn a_spec_has_the_name_of_a_transient_spec_and_leaves_no_other_file() {
+        let (_root, dir) = dir();
+        dir.write(&"u-1".into(), &record("2-3")).unwrap();
+        dir.write(&"u-1".into(), &record("2-3")).unwrap();
+        assert_eq!(names(dir.path()), ["dra.k8s.io-cpu_claim-u-1.json"]);
+        assert!(dir.holds(&"u-1".into(), &record("2-3").booking));
+        assert!(!dir.holds(&"u-1".into(), &record("2-4").booking));
+        dir.remove(&"u-1".into()).unwrap();
+        dir.remove(&"u-1".into()).unwrap();
+        assert_eq!(names(dir.path()), [""; 0]);
+    }
+
+    #[test]
+    fn only_files_with_the_own_prefix_are_read_or_swept() {
+        let (_root, dir) = dir();
+        assert_eq!(dir.scan().unwrap().len(), 0);
+        dir.write(&"A".into(), &record("2")).unwrap();
+        for (name, text) in [
+            ("nvidia.json", "{}"),
+            ("spec.1.tmp", ""),
+            ("dra.k8s.io-cpu_claim-B.json.tmp", "{"),
+            ("dra.k8s.io-cpu_claim-C.yaml", ""),
+            ("dra.k8s.io-cpu_claim-.json", ""),
+            ("dra.k8s.io-cpu_claim-D.json", "{"),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let found: Vec<(Option<ClaimUid>, bool)> =
+            dir.scan().unwrap().into_iter().map(|found| (found.uid, found.content.is_ok())).collect();
+        assert_eq!(found, [(None, false), (Some("A".into()), true), (Some("D".into()), false)]);
+        assert_eq!(dir.sweep().unwrap(), 1);
+        assert_eq!(names(dir.path()).len(), 6);
+    }
+
+    #[test]
+    fn a_uid_never_leads_out_of_the_directory() {
+        let (_root, dir) = dir();
+        assert!(dir.write(&"../../x".into(), &record("2")).is_err());
+        dir.remove(&"../../x".into()).unwrap();
+    }
+
+    struct Failing;
+
+    impl Probe for Failing {
+        fn before(&self, _: Access) -> io::Result<()> {
+            Err(io::Error::other("no"))
+        }
+    }
+
+    #[test]
+    fn a_probe_can_make_every_change_fail() {
+        let (root, dir) = dir();
+        dir.write(&"A".into(), &record("2")).unwrap();
+        let failing = SpecDir::new(root.path().join("cdi"), Arc::new(Failing));
+        assert!(failing.write(&"B".into(), &record("3")).is_err() && failing.remove(&"A".into()).is_err());
+        assert_eq!(names(dir.path()), ["dra.k8s.io-cpu_claim-A.json"]);
+    }
+
+    #[derive(Default)]
+    struct Order(Mutex<Vec<Step>>);
+
+    impl Probe for Order {
+        fn reached(&self, step: Step) {
+            self.0.lock().unwrap().push(step);
+        }
+    }
+
+    #[test]
+    fn the_steps_come_in_the_order_that_makes_the_file_safe() {
+        let root = tempfile::tempdir().unwrap();
+        let order = Arc::new(Order::default());
+        let dir = SpecDir::new(root.path().to_owned(), order.clone());
+        dir.write(&"A".into(), &record("2")).unwrap();
+        dir.remove(&"A".into()).unwrap();
+        let own = |step: &&Step| {
+            let others =
+                [Step::ClaimRead, Step::Decided, Step::Booked, Step::Answering, Step::Removing, Step::Released];
+            !others.contains(step)
+        };
+        assert_eq!(*order.0.lock().unwrap(), Step::ALL.iter().filter(own).copied().collect::<Vec<_>>());
+    }
+}

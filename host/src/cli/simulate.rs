@@ -1,0 +1,119 @@
+//! `dracpu simulate`: a node's story on the real ledger, driver, CDI files and strategies, without sockets.
+
+mod api;
+mod event;
+mod node;
+mod runtime;
+mod without;
+
+use super::{Failure, machine, print};
+use crate::config::ConfigFlags;
+use event::Event;
+use node::{Node, Stage, outcome};
+use anyhow::Context as _;
+use serde_json::{Map, Value};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Play a node's story: claims, containers, crashes
+///
+/// Events are read as JSON Lines or as a YAML list, one answer is written for each. The driver, its
+/// strategies and its CDI files are the real ones; kubelet, container runtime and API server are stand-ins.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example, two claims and a restart between them:\n  \
+    dracpu simulate --machine=two-socket - <<END\n  \
+    {\"op\":\"prepare\",\"claim\":\"A\",\"requests\":[{\"name\":\"r\",\"device\":\"cpudevnuma000\",\"cpus\":\"2\"}]}\n  \
+    {\"op\":\"create\",\"container\":\"a\",\"pod\":\"p\",\"claims\":[\"A\"]}\n  \
+    {\"op\":\"crash\"}\n  \
+    {\"op\":\"prepare\",\"claim\":\"B\",\"requests\":[{\"name\":\"r\",\"device\":\"cpudevnuma000\",\"cpus\":\"2\"}]}\n  \
+    {\"op\":\"state\"}\n  \
+    END")]
+pub(super) struct Args {
+    /// The story; - for standard input
+    #[arg(value_name = "FILE")]
+    story: PathBuf,
+    /// Machine to play it on: a sysfs directory or .tar.gz of one, a file written by `topology -o json` or
+    /// `gatherinfo`, or an example of `topology --list` [default: this host]
+    #[arg(long, value_name = "WHAT")]
+    machine: Option<String>,
+    #[command(flatten)]
+    config: ConfigFlags,
+    /// Form of the answers
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Plays the story. Refused events are answers, not failures.
+///
+/// # Errors
+/// When the configuration, the machine or the story cannot be used.
+pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let machine = machine::load(args.machine.as_deref(), &config)?;
+    let events = read(&args.story).map_err(Failure::Usage)?;
+    let home = tempfile::tempdir().map_err(|error| Failure::Failed(error.into()))?;
+    let stage = Stage {
+        flags: args.config,
+        config,
+        topology: machine.topology,
+        reserved: machine.reserved,
+        cdi_dir: home.path().join("cdi"),
+    };
+    let mut node = Node::start(stage).map_err(Failure::Usage)?;
+    let tasks = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let tasks = tasks.map_err(|error| Failure::Failed(error.into()))?;
+    for event in events {
+        let op = event.get("op").cloned().unwrap_or(Value::Null);
+        let result = match serde_json::from_value::<Event>(event) {
+            Ok(event) => tasks.block_on(node.play(event)),
+            Err(error) => Err(anyhow::Error::new(error).context("this event cannot be understood")),
+        };
+        let mut answer = Map::from_iter([("op".to_owned(), op)]);
+        if let Value::Object(rest) = outcome(result) {
+            answer.extend(rest);
+        }
+        print(&line(&answer, args.output))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The events of a story, not looked into.
+fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
+    let mut text = String::new();
+    if story == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).context("standard input")?;
+    } else {
+        text = std::fs::read_to_string(story).with_context(|| story.display().to_string())?;
+    }
+    if !text.trim_start().starts_with('{') {
+        return serde_saphyr::from_str(&text).context("the story is neither JSON Lines nor a YAML list of events");
+    }
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1))).collect()
+}
+
+fn line(answer: &Map<String, Value>, output: Output) -> String {
+    if output == Output::Json {
+        return format!("{}\n", Value::from(answer.clone()));
+    }
+    let mut words = Vec::new();
+    for (key, value) in answer {
+        match (key.as_str(), value) {
+            ("op", Value::String(op)) => words.push(format!("{op}:")),
+            ("ok", Value::Bool(ok)) => words.push((if *ok { "ok" } else { "refused" }).to_owned()),
+            (_, Value::Object(map)) if map.is_empty() => {}
+            (_, Value::Array(list)) if list.is_empty() => {}
+            (_, Value::String(text)) => words.push(format!("{key} {text}")),
+            (_, other) => words.push(format!("{key} {other}")),
+        }
+    }
+    words.join(" ") + "\n"
+}

@@ -1,0 +1,100 @@
+//! `dracpu slices`: the ResourceSlices that a node would publish, exactly.
+
+use super::{Failure, print};
+use crate::config::flags::ConfigFlags;
+use crate::config::{Config, DeviceMode};
+use crate::device::{self, Published};
+use crate::slices::{Pool, generate_name};
+use crate::strategy::Catalogue;
+use dracpu_topology::Overlay;
+use dracpu_topology::machine::{self, Machine};
+use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::process::ExitCode;
+
+/// Print the ResourceSlices that the node would publish
+///
+/// Reads the machine, opens the strategy and builds the slices as the daemon does; talks to no cluster. The
+/// API server adds names and the owner.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dracpu slices --config=config.yaml\n  \
+    dracpu slices --machine=node.tar.gz --group-by=socket -o json")]
+pub(super) struct Args {
+    /// Machine to answer for: a sysfs directory or .tar.gz of one, a file written by `topology -o json` or
+    /// `gatherinfo`, or an example of `topology --list` [default: this host]
+    #[arg(long, value_name = "WHAT")]
+    machine: Option<String>,
+    #[command(flatten)]
+    config: ConfigFlags,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Yaml,
+    Json,
+}
+
+/// Prints a v1 List of the slices to standard output; warnings go to the log.
+///
+/// # Errors
+/// When the configuration or the machine is bad, or the strategy does not open for them.
+pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let machine = load(args.machine.as_deref(), &config).map_err(Failure::Usage)?;
+    let published = build(&machine, &config)?;
+    for warning in machine.topology.warnings.iter().chain(&published.warnings) {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    let pool = Pool::from(&config);
+    let specs = pool.desired(&published.devices).into_iter().enumerate();
+    let slices = specs.map(|(place, spec)| slice(place, spec, &pool.node_name)).collect();
+    print(&text(slices, args.output).map_err(Failure::Failed)?)
+}
+
+fn load(machine: Option<&str>, config: &Config) -> anyhow::Result<Machine> {
+    let overlay = match &config.sysfs_overlay {
+        Some(file) => Overlay::load(file)?,
+        None => Overlay::default(),
+    };
+    Ok(match machine {
+        Some(what) => machine::load_with(what, &overlay)?,
+        None => machine::host(&config.sysfs_root, &overlay)?,
+    })
+}
+
+/// The devices of the machine under this configuration.
+fn build(machine: &Machine, config: &Config) -> Result<Published, Failure> {
+    let topology = &machine.topology;
+    let reserved = machine.reserved.union(&config.reserved_cpus);
+    let groups = device::groups(topology, config.mode, &reserved);
+    let (publishes, offers) = match config.mode {
+        DeviceMode::Individual => (Vec::new(), Vec::new()),
+        DeviceMode::Grouped(_) => {
+            let catalogue =
+                Catalogue::new(&config.strategies).map_err(|error| Failure::Failed(error.into()))?;
+            let loaded = catalogue.load(&config.allocator).map_err(|error| Failure::Usage(error.into()))?;
+            let opened = loaded.open(topology, &reserved, &groups, &config.strategy_options);
+            let opened = opened.map_err(|error| Failure::Usage(error.into()))?;
+            (loaded.description().publishes.clone(), opened.offers().to_vec())
+        }
+    };
+    Ok(device::publish(topology, &reserved, config.into(), &groups, &publishes, &offers))
+}
+
+fn slice(place: usize, spec: ResourceSliceSpec, node: &str) -> ResourceSlice {
+    let metadata = ObjectMeta { generate_name: Some(generate_name(place, node)), ..Default::default() };
+    ResourceSlice { metadata, spec }
+}
+
+fn text(slices: Vec<ResourceSlice>, output: Output) -> anyhow::Result<String> {
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": slices});
+    Ok(match output {
+        Output::Yaml => serde_saphyr::to_string(&list)?,
+        Output::Json => format!("{}\n", serde_json::to_string_pretty(&list)?),
+    })
+}

@@ -1,0 +1,53 @@
+//! `dracpu strategy`: what strategies there are, what a component file is, and what a strategy decides.
+
+mod decide;
+mod inspect;
+mod list;
+
+use super::Failure;
+use crate::strategy::{Catalogue, Loaded};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// List, inspect and question strategies: the components that decide which CPUs a claim gets
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    List(list::Args),
+    Inspect(inspect::Args),
+    Decide(decide::Args),
+}
+
+/// Form of an answer.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
+    match args.verb {
+        Verb::List(args) => list::run(&args),
+        Verb::Inspect(args) => inspect::run(&args),
+        Verb::Decide(args) => decide::run(&args),
+    }
+}
+
+/// Loads a strategy by name, or else a file.
+fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
+    let is_name = catalogue.list().any(|(name, _)| name == what);
+    let path = Path::new(what);
+    let loaded = if !is_name && path.is_file() { catalogue.load_file(path) } else { catalogue.load(what) };
+    loaded.map_err(|error| Failure::Usage(error.into()))
+}
+
+/// The strategies of this binary and of a configuration.
+fn catalogue(configured: &[crate::config::StrategyConfig]) -> Result<Catalogue, Failure> {
+    Catalogue::new(configured).map_err(|error| Failure::Failed(error.into()))
+}

@@ -1,0 +1,116 @@
+use super::{Failure, Output, catalogue};
+use crate::config::flags::ConfigFlags;
+use crate::strategy::{Catalogue, LoadError, Loaded, Source};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// List the strategies that are built in and configured
+///
+/// Loads each as the daemon does. The active one (`allocator` of the configuration) is marked. Exits with 1
+/// when one cannot be loaded.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    dracpu strategy list\n  \
+    dracpu strategy list --config=config.yaml -o json")]
+pub(super) struct Args {
+    #[command(flatten)]
+    config: ConfigFlags,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// One line of the answer.
+struct Row<'a> {
+    name: &'a str,
+    source: Source,
+    active: bool,
+    loaded: Result<Loaded, LoadError>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
+    let catalogue = catalogue(&config.strategies)?;
+    let rows = rows(&catalogue, &config.allocator);
+    let answer = match args.output {
+        Output::Text => text(&rows),
+        Output::Json => {
+            let strategies: Vec<Value> = rows.iter().map(json).collect();
+            format!("{:#}\n", json!({ "schema": "dracpu.strategies/v1", "strategies": strategies }))
+        }
+    };
+    let code = crate::cli::print(&answer)?;
+    Ok(if rows.iter().all(|row| row.loaded.is_ok()) { code } else { ExitCode::FAILURE })
+}
+
+fn rows<'a>(catalogue: &'a Catalogue, active: &str) -> Vec<Row<'a>> {
+    catalogue
+        .list()
+        .map(|(name, source)| Row { name, source, active: name == active, loaded: catalogue.load(name) })
+        .collect()
+}
+
+fn json(row: &Row<'_>) -> Value {
+    let mut answer = json!({ "name": row.name, "source": row.source.to_string(), "active": row.active });
+    match &row.loaded {
+        Ok(loaded) => {
+            answer["version"] = json!(loaded.description().version);
+            answer["digest"] = json!(loaded.digest());
+            answer["summary"] = json!(loaded.description().summary);
+        }
+        Err(error) => answer["error"] = json!(error.to_string()),
+    }
+    answer
+}
+
+fn text(rows: &[Row<'_>]) -> String {
+    let mut lines = vec![["", "NAME", "VERSION", "DIGEST", "SOURCE"].map(str::to_owned)];
+    let mut faults = String::new();
+    for row in rows {
+        let mark = if row.active { "*" } else { "" };
+        let (version, digest) = match &row.loaded {
+            Ok(loaded) => (loaded.description().version.as_str(), loaded.digest()),
+            Err(error) => {
+                faults += &format!("{error}\n");
+                ("unusable", "")
+            }
+        };
+        let digest = digest.get(.."sha256:".len() + 12).unwrap_or(digest);
+        lines.push([mark, row.name, version, digest, &row.source.to_string()].map(str::to_owned));
+    }
+    format!("{}{faults}", aligned(&lines))
+}
+
+/// Columns as wide as their widest cell, two blanks apart.
+fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for line in lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String; N]| {
+        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        format!("{}\n", cells.trim_end())
+    };
+    lines.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    #[test]
+    fn the_active_strategy_is_marked_and_a_damaged_one_is_said() {
+        let damaged = [("packed", Cow::Borrowed(b"no wasm".as_slice()))];
+        let catalogue = Catalogue::with_built_in(damaged, &[]).unwrap();
+        let rows = rows(&catalogue, "packed");
+        let text = text(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "   NAME    VERSION   DIGEST  SOURCE");
+        assert_eq!(lines[1], "*  packed  unusable          built in");
+        assert!(lines[2].starts_with("strategy packed: built in: not a valid WebAssembly component"), "{text}");
+        assert_eq!(json(&rows[0])["active"], json!(true));
+    }
+}

@@ -1,0 +1,158 @@
+//! Between the API's and the kubelet's forms and the driver's.
+
+use crate::DRIVER_NAME;
+use crate::driver::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PreparedDevice};
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
+};
+
+/// Qualified name of the capacity that grouped devices have.
+const CPU_CAPACITY: &str = "dra.cpu/cpu";
+
+/// The parts of a claim object that the driver reads.
+///
+/// # Errors
+/// One sentence, when the object has a form that the API server does not store.
+pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
+    let missing = |what: &str| format!("the claim object has no {what}");
+    let id = ClaimRef {
+        uid: object.metadata.uid.ok_or_else(|| missing("metadata.uid"))?,
+        namespace: object.metadata.namespace.ok_or_else(|| missing("metadata.namespace"))?,
+        name: object.metadata.name.ok_or_else(|| missing("metadata.name"))?,
+    };
+    let Some(allocation) = object.status.and_then(|status| status.allocation) else {
+        return Ok(Claim { id, results: None, config: Vec::new() });
+    };
+    let devices = allocation.devices.unwrap_or_default();
+    let results = devices.results.unwrap_or_default().into_iter().map(result).collect();
+    let config =
+        devices.config.unwrap_or_default().into_iter().filter_map(config).collect::<Result<_, _>>()?;
+    Ok(Claim { id, results: Some(results), config })
+}
+
+fn result(result: DeviceRequestAllocationResult) -> AllocationResult {
+    AllocationResult {
+        request: result.request,
+        driver: result.driver,
+        pool: result.pool,
+        device: result.device,
+        share_id: result.share_id,
+        admin_access: result.admin_access.unwrap_or(false),
+        consumed_cpus: result
+            .consumed_capacity
+            .and_then(|mut capacity| capacity.remove(CPU_CAPACITY))
+            .map(|quantity| quantity.0),
+    }
+}
+
+/// Parameters for this driver; none for others'.
+fn config(entry: DeviceAllocationConfiguration) -> Option<Result<OpaqueConfig, String>> {
+    let opaque = entry.opaque.filter(|opaque| opaque.driver == DRIVER_NAME)?;
+    let source = match entry.source.as_str() {
+        "FromClass" => ConfigSource::Class,
+        "FromClaim" => ConfigSource::Claim,
+        other => {
+            return Some(Err(format!(
+                "an entry of the claim's configuration has the unknown source `{other}`"
+            )));
+        }
+    };
+    let requests = entry.requests.unwrap_or_default();
+    Some(Ok(OpaqueConfig { source, requests, parameters: opaque.parameters.0 }))
+}
+
+/// The request as the kubelet knows it: an allocation result may name `request/subrequest`.
+pub(super) fn base_request(device: &PreparedDevice) -> String {
+    device.request.split('/').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn convert(object: serde_json::Value) -> Result<Claim, String> {
+        claim(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn allocated_claim_has_results_and_own_parameters() {
+        let claim = convert(json!({
+            "metadata": {"name": "c", "namespace": "n", "uid": "u"},
+            "spec": {},
+            "status": {"allocation": {"devices": {
+                "results": [
+                    {"request": "r/s", "driver": "dra.cpu", "pool": "p", "device": "cpudevnuma000",
+                     "shareID": "x", "consumedCapacity": {"dra.cpu/cpu": "2", "other/cpu": "7"}},
+                    {"request": "g", "driver": "gpu", "pool": "q", "device": "gpu0", "adminAccess": true},
+                ],
+                "config": [
+                    {"source": "FromClass", "requests": [], "opaque": {"driver": "dra.cpu", "parameters": {"a": 1}}},
+                    {"source": "FromClaim", "requests": ["g"], "opaque": {"driver": "gpu", "parameters": {}}},
+                    {"source": "FromClaim", "requests": ["r/s"], "opaque": {"driver": "dra.cpu", "parameters": {"b": 2}}},
+                    {"source": "FromClaim"},
+                ],
+            }}},
+        }))
+        .unwrap();
+        let ours = AllocationResult {
+            request: "r/s".to_owned(),
+            driver: "dra.cpu".to_owned(),
+            pool: "p".to_owned(),
+            device: "cpudevnuma000".to_owned(),
+            share_id: Some("x".to_owned()),
+            admin_access: false,
+            consumed_cpus: Some("2".to_owned()),
+        };
+        let foreign = AllocationResult {
+            request: "g".to_owned(),
+            driver: "gpu".to_owned(),
+            pool: "q".to_owned(),
+            device: "gpu0".to_owned(),
+            share_id: None,
+            admin_access: true,
+            consumed_cpus: None,
+        };
+        assert_eq!(claim.results, Some(vec![ours, foreign]));
+        let config = |source, requests: &[&str], parameters| OpaqueConfig {
+            source,
+            requests: requests.iter().map(|&request| request.to_owned()).collect(),
+            parameters,
+        };
+        assert_eq!(
+            claim.config,
+            [
+                config(ConfigSource::Class, &[], json!({"a": 1})),
+                config(ConfigSource::Claim, &["r/s"], json!({"b": 2})),
+            ]
+        );
+    }
+
+    #[test]
+    fn claim_without_allocation_has_no_results() {
+        for status in [json!(null), json!({}), json!({"allocation": null})] {
+            let claim = convert(json!({
+                "metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {}, "status": status,
+            }));
+            assert_eq!(claim.unwrap().results, None);
+        }
+        let claim = convert(json!({
+            "metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {}, "status": {"allocation": {}},
+        }));
+        assert_eq!(claim.unwrap().results, Some(Vec::new()));
+    }
+
+    #[test]
+    fn strange_objects_are_refused() {
+        let error = convert(json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {}})).unwrap_err();
+        assert!(error.contains("metadata.uid"), "{error}");
+        let error = convert(json!({
+            "metadata": {"name": "c", "namespace": "n", "uid": "u"},
+            "spec": {},
+            "status": {"allocation": {"devices": {"config": [
+                {"source": "FromMoon", "opaque": {"driver": "dra.cpu", "parameters": {}}},
+            ]}}},
+        }));
+        assert!(error.unwrap_err().contains("`FromMoon`"));
+    }
+}

@@ -1,0 +1,161 @@
+//! One driver a node: whoever holds the lock of the file does its work, another one waits.
+//!
+//! The lock is the kernel's (`flock`), so it ends with its process, however that ends. The file stays: a
+//! lock on a file that is gone would exclude nobody.
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Why the node could not be locked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The file cannot be used.
+    #[error("cannot lock {}", path.display())]
+    File {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another instance has it.
+    #[error(
+        "another driver runs on this node: {holder} holds {} and did not end within {} s; end it, or wait longer \
+         with --lock-timeout", path.display(), waited.as_secs_f64()
+    )]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+        /// What it wrote of itself.
+        holder: String,
+        /// How long this instance waited.
+        waited: Duration,
+    },
+}
+
+/// The lock; it ends when this is dropped.
+#[derive(Debug)]
+pub struct NodeLock {
+    _file: File,
+}
+
+impl NodeLock {
+    /// Locks the file, at once or as soon as its holder ends, and writes `identity` into it: that is what
+    /// the next one to wait is told.
+    ///
+    /// # Errors
+    /// [`LockError::Held`] after `timeout`.
+    pub async fn acquire(path: &Path, timeout: Duration, identity: &str) -> Result<Self, LockError> {
+        let failed = |source: io::Error| LockError::File { path: path.to_owned(), source };
+        let file = open(path).map_err(failed)?;
+        let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => file,
+            Err(Errno::WOULDBLOCK) => {
+                let holder = holder(path);
+                tracing::warn!(lock = %path.display(), %holder, ?timeout, "another driver runs on this node, waiting for its end");
+                match tokio::time::timeout(timeout, wait(file)).await {
+                    Ok(locked) => locked.map_err(failed)?,
+                    Err(_elapsed) => {
+                        return Err(LockError::Held { path: path.to_owned(), holder, waited: timeout });
+                    }
+                }
+            }
+            Err(error) => return Err(failed(error.into())),
+        };
+        write_identity(&file, identity).map_err(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Waits in a thread of its own, which nobody joins: it may outlive the patience of the caller, and ends
+/// with the process.
+async fn wait(file: File) -> io::Result<File> {
+    let (sender, locked) = oneshot::channel();
+    std::thread::Builder::new().name("node-lock".to_owned()).spawn(move || {
+        let result = loop {
+            match flock(&file, FlockOperation::LockExclusive) {
+                Err(Errno::INTR) => {}
+                result => break result,
+            }
+        };
+        // Whoever has stopped waiting does not want the lock: dropping the file gives it back.
+        let _gone = sender.send(result.map(|()| file).map_err(io::Error::from));
+    })?;
+    locked.await.unwrap_or_else(|_| Err(io::Error::other("the waiting thread ended")))
+}
+
+fn holder(path: &Path) -> String {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(512).read_to_string(&mut text));
+    match (read, text.trim()) {
+        (Ok(_), text) if !text.is_empty() => text.to_owned(),
+        _ => "a process that did not say who it is".to_owned(),
+    }
+}
+
+fn write_identity(mut file: &File, identity: &str) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(identity.as_bytes())?;
+    file.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn second_one_leaves_and_names_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let _first = NodeLock::acquire(&path, LONG, "pid 1, pod kube-system/dracpu-a").await.unwrap();
+        let error = NodeLock::acquire(&path, Duration::from_millis(20), "pid 2").await.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Held { holder, .. } if holder == "pid 1, pod kube-system/dracpu-a")
+        );
+        assert!(error.to_string().contains("pid 1, pod kube-system/dracpu-a holds "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn second_one_follows_when_the_holder_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = NodeLock::acquire(&path, LONG, "a rather long identity of the first").await.unwrap();
+        let waiting = tokio::spawn({
+            let path = path.clone();
+            async move { NodeLock::acquire(&path, LONG, "second").await }
+        });
+        tokio::task::yield_now().await;
+        drop(first);
+        let _second = waiting.await.unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "second\n");
+    }
+
+    #[tokio::test]
+    async fn who_gave_up_does_not_keep_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = NodeLock::acquire(&path, LONG, "first").await.unwrap();
+        NodeLock::acquire(&path, Duration::from_millis(1), "impatient").await.unwrap_err();
+        drop(first);
+        NodeLock::acquire(&path, LONG, "third").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn missing_directory_is_named() {
+        let error = NodeLock::acquire(Path::new("/no/such/dir/lock"), LONG, "x").await.unwrap_err();
+        assert!(error.to_string().contains("/no/such/dir/lock"));
+    }
+}

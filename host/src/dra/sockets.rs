@@ -1,0 +1,95 @@
+//! The unix sockets under the kubelet's directory. All of this happens under the node lock.
+
+use crate::config::Config;
+use std::io;
+use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Why a socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// The kubelet has made no registry here.
+    #[error(
+        "{} is not a directory; is --kubelet-root-dir the kubelet's, and mounted here under the same path?",
+        .0.display()
+    )]
+    NoRegistry(PathBuf),
+    /// Somebody serves a socket of a driver for the same devices.
+    #[error("another driver runs here: somebody answers at {}; end it first", .0.display())]
+    AnotherDriver(PathBuf),
+    /// The system refuses.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// Which file or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Checks that the kubelet's directory is there and makes the driver's own in it.
+///
+/// # Errors
+/// [`SocketError::NoRegistry`] when this is not the directory of a kubelet.
+pub fn prepare_directories(config: &Config) -> Result<(), SocketError> {
+    let registry = config.registry_dir();
+    if !registry.is_dir() {
+        return Err(SocketError::NoRegistry(registry));
+    }
+    let own = config.plugin_dir();
+    std::fs::create_dir_all(&own).map_err(|source| SocketError::Io { path: own, source })
+}
+
+/// Removes what earlier drivers left: their sockets under all names that drivers for these devices use.
+///
+/// # Errors
+/// [`SocketError::AnotherDriver`] when one of them is served.
+pub async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
+    let sockets = [
+        config.registration_socket(),
+        config.registry_dir().join("dra.cpu-reg.sock"),
+        config.dra_socket(),
+        config.plugin_dir().join("dra.sock"),
+    ];
+    for socket in sockets {
+        let result = match UnixStream::connect(&socket).await {
+            Ok(_answered) => return Err(SocketError::AnotherDriver(socket)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_if_present(&socket),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        result.map_err(|source| SocketError::Io { path: socket, source })?;
+    }
+    Ok(())
+}
+
+fn remove_if_present(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A listening socket and its file, which goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Listens at the path.
+    pub(crate) fn bind(path: PathBuf) -> Result<(UnixListener, Self), SocketError> {
+        match UnixListener::bind(&path) {
+            Ok(listener) => Ok((listener, Self(path))),
+            Err(source) => Err(SocketError::Io { path, source }),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(error) = remove_if_present(&self.0) {
+            tracing::warn!(socket = %self.0.display(), %error, "cannot remove the socket");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+use super::claim::Claim;
+use futures::future::BoxFuture;
+
+/// What the driver asks the API server. Never from a container hook.
+pub trait Api: Send + Sync {
+    /// The claim object of this name.
+    ///
+    /// # Errors
+    /// [`ApiError`], within a bounded time.
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Claim, ApiError>>;
+
+    /// The claims that a pod uses. [`ApiError::NotFound`] when there is no pod with this UID.
+    ///
+    /// # Errors
+    /// [`ApiError`], within a bounded time.
+    fn claims_of_pod<'a>(
+        &'a self,
+        namespace: &'a str,
+        pod: &'a str,
+        uid: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Claim>, ApiError>>;
+}
+
+/// Why the API server did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiError {
+    /// There is no such object.
+    #[error("the API server knows no such object")]
+    NotFound,
+    /// No answer; another try may help.
+    #[error("the API server cannot be reached: {0}")]
+    Unreachable(String),
+    /// A refusal, or an object that this driver does not understand.
+    #[error("the API server's answer cannot be used: {0}")]
+    Other(String),
+}

@@ -1,0 +1,307 @@
+use super::api::Api;
+use super::decide::{Decide, Strategies, StrategyInfo};
+use super::view::View;
+use crate::cdi::{Content, Found, Probe, Record, SpecDir};
+use crate::config::{Config, DeviceMode, MinSharedCpus};
+use crate::device::{self, Device};
+use dracpu_cpuset::CpuSet;
+use dracpu_ledger::{Booking, ClaimUid, Ledger, Node};
+use dracpu_topology::Topology;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// What a driver is made of: the daemon's own parts, or stand-ins.
+pub struct DriverParts {
+    /// The configuration.
+    pub config: Config,
+    /// The machine.
+    pub topology: Topology,
+    /// The strategies that can be asked for.
+    pub strategies: Box<dyn Strategies>,
+    /// The API server.
+    pub api: Arc<dyn Api>,
+    /// The directory of CDI specs.
+    pub specs: SpecDir,
+    /// Where tests can look or break in.
+    pub probe: Arc<dyn Probe>,
+    /// Changes with every boot (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: String,
+}
+
+/// Why a driver cannot start. What single records hold is never a reason.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// What has been given out before cannot be known.
+    #[error("CDI directory {} cannot be listed: which CPUs were given out is not known", path.display())]
+    Records {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The driver of one node: the only owner of its CPU allocations.
+pub struct Driver {
+    pub(super) config: Config,
+    pub(super) strategies: Box<dyn Strategies>,
+    pub(super) api: Arc<dyn Api>,
+    pub(super) specs: SpecDir,
+    pub(super) probe: Arc<dyn Probe>,
+    pub(super) boot_id: String,
+    /// Taken in blocking tasks only, before the ledger's.
+    allocation: Mutex<Allocation>,
+    /// Never held across anything that waits.
+    ledger: Mutex<Ledger>,
+    pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
+    pub(super) unreadable: Vec<PathBuf>,
+    strategy: Mutex<Result<Option<StrategyInfo>, String>>,
+    devices: watch::Sender<Arc<Vec<Device>>>,
+    /// A container has a claim without a record.
+    pub(super) unproven: Notify,
+    /// The runtime has named a CDI device of ours before, so it always does.
+    pub(super) devices_are_told: AtomicBool,
+    /// Claims unprepared while one of their containers seemed alive.
+    pub(super) unprepared_in_use: AtomicU64,
+}
+
+/// What the allocation lock is for.
+pub(super) struct Allocation {
+    pub(super) strategy: Chooser,
+    pub(super) view: View,
+    pub(super) fingerprint: String,
+}
+
+/// Who chooses CPUs.
+pub(super) enum Chooser {
+    /// Individual mode.
+    Scheduler,
+    /// The active strategy.
+    Strategy(Box<dyn Decide>),
+    /// The active strategy cannot be used: why.
+    Broken(String),
+}
+
+impl Chooser {
+    fn decider(&self) -> Option<&dyn Decide> {
+        match self {
+            Self::Strategy(strategy) => Some(&**strategy),
+            Self::Scheduler | Self::Broken(_) => None,
+        }
+    }
+
+    fn info(&self) -> Result<Option<StrategyInfo>, String> {
+        match self {
+            Self::Broken(why) => Err(why.clone()),
+            _ => Ok(self.decider().map(Decide::info)),
+        }
+    }
+}
+
+impl Driver {
+    /// Starts a driver: opens the active strategy, and takes over what is recorded. Blocking. Call before any
+    /// socket is open, so that the first call finds everything in place.
+    ///
+    /// A strategy that cannot be used does not keep the driver from serving claims that it has served
+    /// before; see [`strategy`](Self::strategy).
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
+        let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
+        let floor = match config.min_shared_cpus {
+            MinSharedCpus::Default => 1,
+            MinSharedCpus::Explicit(floor) => floor,
+        };
+        let mut ledger = Ledger::new(node(&topology, &config), usize::try_from(floor).unwrap_or(usize::MAX));
+        let allocation = allocation(&*strategies, &config, &topology, None);
+        let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
+        let strategy = Mutex::new(allocation.strategy.info());
+        let devices = watch::Sender::new(allocation.view.devices.clone());
+        Ok(Arc::new(Self {
+            config,
+            strategies,
+            api,
+            specs,
+            probe,
+            boot_id,
+            allocation: Mutex::new(allocation),
+            ledger: Mutex::new(ledger),
+            orphans: Mutex::default(),
+            unreadable,
+            strategy,
+            devices,
+            unproven: Notify::new(),
+            devices_are_told: AtomicBool::new(false),
+            unprepared_in_use: AtomicU64::new(0),
+        }))
+    }
+
+    /// Other CPUs are online: a new instance of the strategy, new devices; claims keep their CPUs. Blocking.
+    /// The new masks are in [`take_pending_updates`](Self::take_pending_updates).
+    pub fn machine_changed(&self, topology: &Topology) {
+        let mut current = self.allocation();
+        let node = node(topology, &self.config);
+        *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
+        *lock(&self.strategy) = current.strategy.info();
+        self.ledger().replace_node(node);
+        self.devices.send_replace(current.view.devices.clone());
+    }
+
+    /// The devices to publish, as they change.
+    #[must_use]
+    pub fn devices(&self) -> watch::Receiver<Arc<Vec<Device>>> {
+        self.devices.subscribe()
+    }
+
+    /// The active strategy; none in individual mode.
+    ///
+    /// # Errors
+    /// Why it cannot be used. New claims are refused meanwhile.
+    pub fn strategy(&self) -> Result<Option<StrategyInfo>, String> {
+        lock(&self.strategy).clone()
+    }
+
+    /// The allocation lock. Blocking: it may be held for as long as a strategy and a file take.
+    pub(super) fn allocation(&self) -> MutexGuard<'_, Allocation> {
+        lock(&self.allocation)
+    }
+
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+}
+
+/// A lock whose holder panicked is taken over: what the holders change is changed in one step, and a driver
+/// that refuses every later claim would be worse.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn node(topology: &Topology, config: &Config) -> Node {
+    Node {
+        online: topology.online(),
+        reserved: config.reserved_cpus.clone(),
+        isolated: topology.isolated.clone(),
+    }
+}
+
+fn allocation(
+    strategies: &dyn Strategies,
+    config: &Config,
+    topology: &Topology,
+    before: Option<&View>,
+) -> Allocation {
+    let reserved = &config.reserved_cpus;
+    let groups = device::groups(topology, config.mode, reserved);
+    let strategy = match config.mode {
+        DeviceMode::Individual => Chooser::Scheduler,
+        DeviceMode::Grouped(_) => {
+            let options = &config.strategy_options;
+            match strategies.open(&config.allocator, topology, reserved, &groups, options) {
+                Ok(strategy) => Chooser::Strategy(strategy),
+                Err(why) => {
+                    tracing::error!(strategy = config.allocator, "the strategy cannot be used: {why}");
+                    Chooser::Broken(why)
+                }
+            }
+        }
+    };
+    let fingerprint = topology.fingerprint();
+    let view = View::new(topology, reserved, config.into(), groups, strategy.decider(), before);
+    for warning in &view.warnings {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    Allocation { strategy, view, fingerprint }
+}
+
+/// Takes over what is recorded. Returns the files of which not even the CPUs are known.
+fn adopt(
+    specs: &SpecDir,
+    ledger: &mut Ledger,
+    allocation: &Allocation,
+    boot_id: &str,
+) -> Result<Vec<PathBuf>, StartError> {
+    let records = |source| StartError::Records { path: specs.path().to_owned(), source };
+    match specs.sweep() {
+        Ok(0) => {}
+        Ok(files) => tracing::info!(files, "removed what an interrupted write had left in the CDI directory"),
+        Err(error) => tracing::warn!(%error, "cannot remove old temporary files in the CDI directory"),
+    }
+    let mut unreadable = Vec::new();
+    for Found { path, uid, content } in specs.scan().map_err(records)? {
+        let file = path.display();
+        match (uid, content) {
+            (Some(uid), Ok(Content::Recorded(record))) => {
+                if let Some(booking) = valid(&uid, record, ledger, allocation, boot_id) {
+                    ledger.adopt(uid, booking);
+                } else if let Err(error) = specs.remove(&uid) {
+                    tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
+                }
+            }
+            (Some(uid), Ok(Content::CpusOnly { cpus, doubt })) => {
+                match doubt {
+                    None => tracing::info!(claim_uid = %uid, %cpus, "took over a claim of another driver"),
+                    Some(doubt) => tracing::error!(
+                        claim_uid = %uid, %cpus,
+                        "CDI spec {file}: {doubt}; its CPUs stay with the claim, all else about it is lost"
+                    ),
+                }
+                ledger.adopt(uid, Booking::plain(cpus));
+            }
+            (_, content) => {
+                let fault = content.err().map(|fault| format!("{:#}", anyhow::Error::new(fault)));
+                tracing::error!(
+                    "CDI spec {file}: {}; it is left alone, and which CPUs it stands for is not known; \
+                     delete the pod that uses it",
+                    fault.unwrap_or_default()
+                );
+                unreadable.push(path);
+            }
+        }
+    }
+    let (cpus, claims) = ledger.conflicted();
+    if !claims.is_empty() {
+        let claims: Vec<String> = claims.iter().map(ToString::to_string).collect();
+        tracing::error!(%cpus, claims = claims.join(", "), "CDI specs overlap: delete the pods of all but one");
+    }
+    for uid in ledger.stranded() {
+        tracing::warn!(claim_uid = %uid, "the claim holds CPUs that are reserved by now; it keeps them");
+    }
+    Ok(unreadable)
+}
+
+/// What a record is worth. None when the node has rebooted since (so that no container of the claim runs)
+/// and the machine cannot honour it any more: the claim is then to be prepared anew.
+fn valid(
+    uid: &ClaimUid,
+    record: Record,
+    ledger: &Ledger,
+    allocation: &Allocation,
+    boot_id: &str,
+) -> Option<Booking> {
+    let cpus = record.booking.cpus();
+    if record.boot_id == boot_id {
+        if record.topology_hash != allocation.fingerprint {
+            tracing::info!(claim_uid = %uid, %cpus, "the machine has changed since; the claim keeps its CPUs");
+        }
+        return Some(record.booking);
+    }
+    let fits = |part: &dracpu_ledger::Part| {
+        let place = allocation.view.place(&part.device).map(|place| allocation.view.cpus(&place));
+        place.is_some_and(|group| part.cpus.is_subset(&group))
+    };
+    let all: CpuSet = cpus.union(&record.booking.blocked());
+    let free = ledger.holders(&all).is_empty() && all.is_subset(&ledger.allocatable());
+    if free && record.booking.parts.iter().all(fits) {
+        return Some(record.booking);
+    }
+    tracing::warn!(claim_uid = %uid, %cpus, "rebooted, and the CPUs of the claim cannot be had any more");
+    None
+}

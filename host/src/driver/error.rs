@@ -1,0 +1,184 @@
+use super::api::ApiError;
+use super::decide::Undecided;
+use super::env::EnvFault;
+use super::opaque::ConfigFault;
+use super::quantity::QuantityFault;
+use crate::cdi::BadUid;
+use dracpu_cpuset::CpuSet;
+use dracpu_ledger::{BookError, ClaimUid, CreateError, Who};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a claim cannot be prepared. Nothing is booked for it, unless the text says so. The edge puts the
+/// claim before it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// No CDI device can carry its name.
+    #[error(transparent)]
+    Uid(#[from] BadUid),
+    /// The claim object could not be read; a retry may help.
+    #[error("the claim object cannot be read, and the driver has no full record of the claim")]
+    Api(#[source] ApiError),
+    /// Another claim has the same name by now.
+    #[error("the claim object of this name has UID {0}: the claim has been deleted and made again")]
+    Replaced(String),
+    /// The scheduler has not been there yet.
+    #[error("the claim is not allocated yet")]
+    NotAllocated,
+    /// One of its results.
+    #[error("request {request}, device {device}")]
+    Result {
+        /// The request.
+        request: String,
+        /// The device.
+        device: String,
+        /// What is wrong.
+        #[source]
+        fault: ResultFault,
+    },
+    /// Its opaque parameters.
+    #[error(transparent)]
+    Config(#[from] ConfigFault),
+    /// No strategy can be used.
+    #[error("no CPUs can be given: {0}")]
+    NoStrategy(String),
+    /// The strategy gave no CPUs.
+    #[error("{undecided}{}", held_by(.held))]
+    Undecided {
+        /// The strategy's words.
+        undecided: Undecided,
+        /// Claims that hold CPUs where it looked.
+        held: Vec<(ClaimUid, CpuSet)>,
+    },
+    /// The CPUs cannot be given out.
+    #[error(transparent)]
+    Book(#[from] BookError),
+    /// The CPUs in the record are not what the claim's allocation asks for.
+    #[error(
+        "CPUs {0} are recorded for the claim, which do not fit its allocation; delete its pods, so that it \
+         is unprepared"
+    )]
+    RecordMismatch(CpuSet),
+    /// The spec could not be written.
+    #[error("CDI spec {} cannot be written{}", path.display(), if *.booked { "; what is left of it cannot be removed either, so the CPUs stay booked" } else { "" })]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Whether the CPUs stay booked.
+        booked: bool,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A fault of this driver.
+    #[error("the driver failed: {0}; report it")]
+    Internal(String),
+}
+
+impl PrepareError {
+    /// The strategy that gave no decision and what happened, for metrics; none for all other errors.
+    #[must_use]
+    pub fn strategy_failure(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Self::Undecided { undecided, .. } => Some((&undecided.strategy, undecided.kind)),
+            _ => None,
+        }
+    }
+}
+
+fn held_by(held: &[(ClaimUid, CpuSet)]) -> String {
+    if held.is_empty() {
+        return String::new();
+    }
+    let held: Vec<String> = held.iter().map(|(uid, cpus)| format!("CPUs {cpus} by claim {uid}")).collect();
+    format!("; held until unprepared: {}", held.join(", "))
+}
+
+/// What is wrong with an allocation result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResultFault {
+    /// No device of that name.
+    #[error("this node has no such device; it has {0}")]
+    UnknownDevice(String),
+    /// A pool of another node.
+    #[error("pool {pool} is not this node's, which is {ours}")]
+    ForeignPool {
+        /// The result's pool.
+        pool: String,
+        /// This node's.
+        ours: String,
+    },
+    /// Access that takes nothing.
+    #[error("adminAccess is not supported: CPUs cannot be watched, only used; ask without it")]
+    AdminAccess,
+    /// No capacity.
+    #[error("consumedCapacity has no dra.cpu/cpu; is the feature gate DRAConsumableCapacity on?")]
+    NoCapacity,
+    /// Not a number of CPUs.
+    #[error("consumedCapacity dra.cpu/cpu: {0}")]
+    Capacity(#[from] QuantityFault),
+}
+
+/// Why a claim cannot be unprepared; its CPUs stay booked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnprepareError {
+    /// The spec could not be removed.
+    #[error("CDI spec {} cannot be removed; the CPUs stay booked", path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A fault of this driver.
+    #[error("the driver failed: {0}; report it")]
+    Internal(String),
+}
+
+/// Why a claim is not released by hand.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// Nothing to release.
+    #[error("no such claim is prepared on this node")]
+    Unknown,
+    /// A container needs it.
+    #[error("{0} still has it; delete the pod")]
+    InUse(Box<Who>),
+    /// The kubelet will unprepare it.
+    #[error("the claim object still exists; the kubelet unprepares it when its pods are gone")]
+    Claimed,
+    /// Whether somebody needs it is not known.
+    #[error("whether the claim object still exists is not known")]
+    Unsure(#[source] ApiError),
+    /// As in unprepare.
+    #[error(transparent)]
+    Unprepare(#[from] UnprepareError),
+}
+
+/// Why a container must not be made, or not with this mask.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContainerError {
+    /// A variable of this driver's that cannot be understood or believed.
+    #[error(transparent)]
+    Env(#[from] EnvFault),
+    /// The ledger refuses.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Somebody else has changed the mask.
+    #[error("its CPUs would be {found}, but must be {wanted}: another NRI plugin or the runtime changed them")]
+    OtherCpus {
+        /// What this driver set.
+        wanted: CpuSet,
+        /// What is to be set.
+        found: CpuSet,
+    },
+    /// Nobody has set a mask.
+    #[error("it has no mask from this driver: its creation was not seen; try again")]
+    Unseen,
+}

@@ -1,0 +1,323 @@
+//! Prepare. For each claim, in this order:
+//!
+//! 1. A recorded claim whose file is in place is answered from the record: no API call, no strategy, no
+//!    lock that a strategy holds.
+//! 2. The claim object is read, with a bound and without a lock.
+//! 3. Allocation lock. Look again: the record may have come, or its file have gone.
+//! 4. The strategy decides; its answer has been verified.
+//! 5. The CPUs are booked: from here on nobody else gets them.
+//! 6. The spec gets its name: the claim is prepared, and stays so over a crash.
+//! 7. The answer.
+//!
+//! When 6 fails, 5 is undone; unless the spec cannot be removed: then the CPUs stay booked.
+//!
+//! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
+//! for it.
+
+use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
+use super::core::{Allocation, Chooser, Driver, lock};
+use super::error::PrepareError;
+use super::opaque::main_request;
+use super::view::{Place, View};
+use super::wanted::{Wanted, spread, wanted};
+use super::api::ApiError;
+use crate::cdi::{Record, Step, device_id};
+use crate::config::DeviceMode;
+use crate::strategy::{Holding, Request, State};
+use dracpu_cpuset::CpuSet;
+use dracpu_ledger::{Booking, ClaimUid, StrategyId};
+use futures::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::Instrument as _;
+
+/// The kubelet waits 45 s for all claims of a pod, and tries again.
+const API_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Driver {
+    /// Prepares claims; what becomes of one does not touch the others. In the order of the call, so that the
+    /// same calls give the same CPUs.
+    pub async fn prepare(
+        self: &Arc<Self>,
+        claims: Vec<ClaimRef>,
+    ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
+        let driver = Arc::clone(self);
+        let named = claims.clone();
+        let all = tokio::spawn(async move { driver.prepare_all(claims).await });
+        all.await.unwrap_or_else(|error| {
+            named.into_iter().map(|claim| (claim, Err(PrepareError::Internal(error.to_string())))).collect()
+        })
+    }
+
+    async fn prepare_all(
+        self: &Arc<Self>,
+        claims: Vec<ClaimRef>,
+    ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
+        let objects = join_all(claims.iter().map(|claim| self.object_of_new(claim))).await;
+        let mut answers = Vec::new();
+        for (claim, object) in claims.into_iter().zip(objects) {
+            let span = tracing::info_span!("claim", claim_uid = claim.uid, op = "prepare");
+            let answer = self.prepare_one(claim.clone(), object).instrument(span.clone()).await;
+            span.in_scope(|| match &answer {
+                Ok(prepared) => {
+                    let cpus: Vec<String> = prepared.devices.iter().map(|d| d.cpus.to_string()).collect();
+                    tracing::info!(cpus = cpus.join(","), "prepared");
+                }
+                Err(error) => tracing::debug!("not prepared: {error}"),
+            });
+            answers.push((claim, answer));
+        }
+        answers
+    }
+
+    /// The claim object, unless the record can answer.
+    async fn object_of_new(&self, claim: &ClaimRef) -> Option<Result<Claim, PrepareError>> {
+        let recorded = self.ledger().booking(&uid(claim)).is_some_and(|booking| !booking.is_plain());
+        if recorded { None } else { Some(self.read(claim).await) }
+    }
+
+    async fn read(&self, claim: &ClaimRef) -> Result<Claim, PrepareError> {
+        let answer = tokio::time::timeout(API_TIMEOUT, self.api.claim(&claim.namespace, &claim.name)).await;
+        let late = |_| ApiError::Unreachable(format!("no answer within {} s", API_TIMEOUT.as_secs()));
+        let object = answer.map_err(late).flatten().map_err(PrepareError::Api)?;
+        self.probe.reached(Step::ClaimRead);
+        if object.id.uid != claim.uid {
+            return Err(PrepareError::Replaced(object.id.uid));
+        }
+        Ok(object)
+    }
+
+    async fn prepare_one(
+        self: &Arc<Self>,
+        claim: ClaimRef,
+        object: Option<Result<Claim, PrepareError>>,
+    ) -> Result<Prepared, PrepareError> {
+        let uid = uid(&claim);
+        self.specs.file(&uid)?;
+        let mut object = object.transpose()?;
+        loop {
+            let (driver, uid, span) = (Arc::clone(self), uid.clone(), tracing::Span::current());
+            let work = move || span.in_scope(|| driver.prepare_blocking(&uid, object.as_ref()));
+            let done = tokio::task::spawn_blocking(work).await;
+            match done.map_err(|error| PrepareError::Internal(error.to_string()))?? {
+                Some(prepared) => return Ok(prepared),
+                // Unprepared between the first look and the lock.
+                None => object = Some(self.read(&claim).await?),
+            }
+        }
+    }
+
+    /// None: the claim object is needed.
+    fn prepare_blocking(
+        &self,
+        uid: &ClaimUid,
+        object: Option<&Claim>,
+    ) -> Result<Option<Prepared>, PrepareError> {
+        let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
+        if let Some(booking) = recorded.filter(|booking| self.specs.holds(uid, booking)) {
+            return Ok(Some(prepared(uid, &booking)));
+        }
+        let mut allocation = self.allocation();
+        let recorded = self.ledger().booking(uid).cloned();
+        let booking = match (recorded, object) {
+            (Some(booking), _) if !booking.is_plain() => {
+                if !self.specs.holds(uid, &booking) {
+                    tracing::warn!("the CDI spec was missing or damaged; written again");
+                    self.write(uid, &allocation, &booking, true)?;
+                }
+                booking
+            }
+            (_, None) => return Ok(None),
+            (Some(plain), Some(object)) => self.complete(uid, &allocation, object, &plain.cpus())?,
+            (None, Some(object)) => {
+                let running = self.said_of(uid).and_then(|cpus| self.results(&allocation, object, &cpus).ok());
+                if let Some(booking) = running {
+                    self.write(uid, &allocation, &booking, false)?;
+                    self.ledger().prove(uid, booking.clone());
+                    booking
+                } else {
+                    let booking = self.give(uid, &mut allocation, object)?;
+                    self.ledger().disprove(uid);
+                    booking
+                }
+            }
+        };
+        lock(&self.orphans).remove(uid);
+        self.probe.reached(Step::Answering);
+        Ok(Some(prepared(uid, &booking)))
+    }
+
+    /// A claim of which only the CPUs are known gets its results.
+    fn complete(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        object: &Claim,
+        cpus: &CpuSet,
+    ) -> Result<Booking, PrepareError> {
+        let booking = self.results(allocation, object, cpus)?;
+        self.write(uid, allocation, &booking, true)?;
+        self.ledger().describe(uid, booking.clone());
+        Ok(booking)
+    }
+
+    /// What a claim that holds these CPUs has for each of its results.
+    pub(super) fn results(
+        &self,
+        allocation: &Allocation,
+        object: &Claim,
+        cpus: &CpuSet,
+    ) -> Result<Booking, PrepareError> {
+        let name = self.allocator();
+        let wanted = wanted(object, &self.config.node_name, &allocation.view, name)?;
+        let parts = spread(&wanted, &allocation.view, cpus);
+        let parts = parts.ok_or_else(|| PrepareError::RecordMismatch(cpus.clone()))?;
+        Ok(Booking { parts, ..named(object) })
+    }
+
+    /// The CPUs that a running container says it has of a claim without a record.
+    fn said_of(&self, uid: &ClaimUid) -> Option<CpuSet> {
+        self.ledger().unproven_claims().find(|(_, said, _)| *said == uid).map(|(_, _, cpus)| cpus.clone())
+    }
+
+    /// Steps 4 to 6.
+    fn give(
+        &self,
+        uid: &ClaimUid,
+        allocation: &mut Allocation,
+        object: &Claim,
+    ) -> Result<Booking, PrepareError> {
+        let wanted = wanted(object, &self.config.node_name, &allocation.view, self.allocator())?;
+        if wanted.is_empty() {
+            return Ok(named(object));
+        }
+        let booking = self.decide(allocation, object, &wanted)?;
+        self.probe.reached(Step::Decided);
+        self.ledger().book(uid.clone(), booking.clone())?;
+        self.probe.reached(Step::Booked);
+        self.write(uid, allocation, &booking, false).map_err(|error| self.undo(uid, error))?;
+        Ok(booking)
+    }
+
+    fn decide(
+        &self,
+        allocation: &mut Allocation,
+        object: &Claim,
+        wanted: &[Wanted<'_>],
+    ) -> Result<Booking, PrepareError> {
+        let Allocation { strategy, view, .. } = allocation;
+        let strategy = match strategy {
+            Chooser::Strategy(strategy) => strategy,
+            Chooser::Broken(why) => return Err(PrepareError::NoStrategy(why.clone())),
+            Chooser::Scheduler => {
+                let cpus = |wanted: &Wanted<'_>| view.cpus(&wanted.place);
+                let parts = wanted.iter().map(|wanted| wanted.part(cpus(wanted), CpuSet::new(), Vec::new()));
+                return Ok(Booking { parts: parts.collect(), ..named(object) });
+            }
+        };
+        let requests: Vec<Request> = wanted.iter().filter_map(request).collect();
+        let state = self.state();
+        let decision = strategy.decide(&requests, &state).map_err(|undecided| {
+            let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
+            PrepareError::Undecided { undecided, held }
+        })?;
+        tracing::debug!("{}", decision.why);
+        let info = strategy.info();
+        let grants = wanted.iter().zip(decision.grants);
+        Ok(Booking {
+            strategy: Some(StrategyId { name: info.name, digest: info.digest }),
+            joins_shared_pool: decision.join_shared_pool,
+            parts: grants.map(|(wanted, grant)| wanted.part(grant.cpus, grant.blocked, grant.mems)).collect(),
+            ..named(object)
+        })
+    }
+
+    fn state(&self) -> State {
+        let ledger = self.ledger();
+        let holding = |booking: &Booking| Holding { cpus: booking.cpus(), blocked: booking.blocked() };
+        let mut others: Vec<Holding> = ledger.bookings().map(|(_, booking)| holding(booking)).collect();
+        others.sort_by_key(|holding| holding.cpus.first());
+        State { free: ledger.free(), others }
+    }
+
+    /// Claims that hold CPUs which the results could have had.
+    fn in_the_way(&self, view: &View, wanted: &[Wanted<'_>]) -> Vec<(ClaimUid, CpuSet)> {
+        let mut looked_at = CpuSet::new();
+        for wanted in wanted {
+            let group = view.cpus(&wanted.place);
+            looked_at.extend_from(wanted.cpuset.as_ref().unwrap_or(&group));
+        }
+        self.ledger().holders(&looked_at)
+    }
+
+    /// The name of the active strategy; none in individual mode.
+    fn allocator(&self) -> Option<&str> {
+        match self.config.mode {
+            DeviceMode::Individual => None,
+            DeviceMode::Grouped(_) => Some(&self.config.allocator),
+        }
+    }
+
+    pub(super) fn write(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+        booked: bool,
+    ) -> Result<(), PrepareError> {
+        let record = Record {
+            boot_id: self.boot_id.clone(),
+            topology_hash: allocation.fingerprint.clone(),
+            booking: booking.clone(),
+        };
+        let path = self.specs.file(uid)?;
+        self.specs.write(uid, &record).map_err(|source| PrepareError::Write { path, booked, source })
+    }
+
+    /// The spec could not be written: nobody may have the CPUs, or this claim alone.
+    fn undo(&self, uid: &ClaimUid, error: PrepareError) -> PrepareError {
+        match (self.specs.remove(uid), error) {
+            (Ok(()), error) => {
+                self.ledger().release(uid);
+                error
+            }
+            (Err(_), PrepareError::Write { path, source, .. }) => {
+                PrepareError::Write { path, booked: true, source }
+            }
+            (Err(_), error) => error,
+        }
+    }
+}
+
+fn uid(claim: &ClaimRef) -> ClaimUid {
+    claim.uid.as_str().into()
+}
+
+fn named(object: &Claim) -> Booking {
+    let ClaimRef { namespace, name, .. } = object.id.clone();
+    Booking { namespace, name, ..Booking::default() }
+}
+
+fn request(wanted: &Wanted<'_>) -> Option<Request> {
+    let Place::Group(group) = wanted.place else { return None };
+    Some(Request {
+        name: wanted.result.request.clone(),
+        group,
+        count: wanted.count,
+        cpuset: wanted.cpuset.clone(),
+        options: wanted.options.clone(),
+        pcie_roots: Vec::new(),
+    })
+}
+
+fn prepared(uid: &ClaimUid, booking: &Booking) -> Prepared {
+    let devices = booking.parts.iter().map(|part| PreparedDevice {
+        request: main_request(&part.request).to_owned(),
+        pool: part.pool.clone(),
+        device: part.device.clone(),
+        share_id: part.share_id.clone(),
+        cdi_device_ids: vec![device_id(uid)],
+        cpus: part.cpus.clone(),
+    });
+    Prepared { devices: devices.collect() }
+}

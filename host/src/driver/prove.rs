@@ -1,0 +1,108 @@
+//! Containers with a claim without a record: the CDI directory was wiped and the driver restarted. Asks the
+//! API server, outside the hooks, whether the pod has that claim and whether its allocation fits the CPUs.
+//!
+//! Proven: the spec is written again, and the CPUs leave the shared pool. Disproven: the container is one
+//! without that claim. No answer: everything stays as it is, and is asked again.
+
+use super::api::ApiError;
+use super::claim::Claim;
+use super::core::Driver;
+use dracpu_cpuset::CpuSet;
+use dracpu_ledger::{Booking, ClaimUid, Who};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What came of one round of questions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Claims that are settled, one way or the other.
+    pub settled: usize,
+    /// Claims that must be asked for again.
+    pub open: usize,
+}
+
+impl Driver {
+    /// Asks about every claim without a record, as soon as there is one, until it is settled. Ends never.
+    pub async fn prove_forever(self: Arc<Self>) {
+        loop {
+            self.unproven.notified().await;
+            let mut pause = FIRST_PAUSE;
+            while self.prove_once().await.open > 0 {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Asks once about every claim without a record. New masks are in
+    /// [`take_pending_updates`](Self::take_pending_updates).
+    pub async fn prove_once(self: &Arc<Self>) -> Round {
+        let mut by_pod: BTreeMap<String, (Who, Vec<(ClaimUid, CpuSet)>)> = BTreeMap::new();
+        for (who, uid, cpus) in self.ledger().unproven_claims() {
+            let pod = by_pod.entry(who.pod_uid.clone()).or_insert_with(|| (who.clone(), Vec::new()));
+            pod.1.push((uid.clone(), cpus.clone()));
+        }
+        let mut round = Round::default();
+        for (_, (who, said)) in by_pod {
+            let claims = self.api.claims_of_pod(&who.pod_namespace, &who.pod_name, &who.pod_uid).await;
+            let claims = match claims {
+                Ok(claims) => claims,
+                Err(ApiError::NotFound) => Vec::new(),
+                Err(error) => {
+                    tracing::warn!("which claims {who} has is not known: {error}; its CPUs go to nobody");
+                    round.open += said.len();
+                    continue;
+                }
+            };
+            let driver = Arc::clone(self);
+            let work = move || driver.settle(&who, &claims, said);
+            let pod = tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+                tracing::error!("a claim without a record could not be settled: {error}");
+                Round::default()
+            });
+            round.settled += pod.settled;
+            round.open += pod.open;
+        }
+        round
+    }
+
+    fn settle(&self, who: &Who, claims: &[Claim], said: Vec<(ClaimUid, CpuSet)>) -> Round {
+        let allocation = self.allocation();
+        let mut round = Round::default();
+        for (uid, cpus) in said {
+            // Kubelet or runtime may have been faster.
+            let still = self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus);
+            let object = claims.iter().find(|claim| claim.id.uid == uid.as_str());
+            let booking: Option<Booking> = object.and_then(|object| self.results(&allocation, object, &cpus).ok());
+            match booking {
+                _ if !still => {}
+                None => {
+                    tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
+                    self.ledger().disprove(&uid);
+                }
+                Some(booking) => match self.write(&uid, &allocation, &booking, false) {
+                    Ok(()) => {
+                        tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
+                        let mut ledger = self.ledger();
+                        ledger.prove(&uid, booking);
+                        let (cpus, claims) = ledger.conflicted();
+                        if claims.contains(&uid) {
+                            tracing::error!(claim_uid = %uid, %cpus, "another claim was given some of its CPUs");
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));
+                        round.open += 1;
+                        continue;
+                    }
+                },
+            }
+            round.settled += 1;
+        }
+        round
+    }
+}

@@ -1,0 +1,21 @@
+//! Synchronize. The runtime has just connected and says what exists:
+//!
+//! 1. What is absent is forgotten; no recorded claim goes with it.
+//! 2. What a container says of its claims is believed as far as the records go. Where there is no record
+//!    the container is left alone, and the API server is asked outside the hook ([`prove`](super::prove)).
+//! 3. Every container whose mask is not the one it should have gets it; the others get nothing.
+
+use super::container::{Container, Update, updates, warn_about};
+use super::core::Driver;
+
+impl Driver {
+    /// All containers that exist, with the masks that they have. New masks for those that need one.
+    pub fn synchronize(&self, containers: Vec<Container>) -> Vec<Update> {
+        self.learn(&containers);
+        let seen: Vec<_> = containers.iter().map(|container| self.seen(container)).collect();
+        let mut ledger = self.ledger();
+        warn_about(ledger.synchronize(seen));
+        self.tell_unproven(&ledger);
+        updates(&mut ledger)
+    }
+}

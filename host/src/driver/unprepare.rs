@@ -1,0 +1,101 @@
+//! Unprepare. For each claim, in this order:
+//!
+//! 1. Allocation lock.
+//! 2. The spec loses its name: the claim is unprepared, and stays so over a crash.
+//! 3. The CPUs are free.
+//!
+//! When 2 fails the CPUs stay booked. A claim that nobody knows is unprepared. What runs on the CPUs does
+//! not matter: the kubelet is the authority, and a stop event can be lost.
+
+use super::claim::ClaimRef;
+use super::core::{Driver, lock};
+use super::error::{ReleaseError, UnprepareError};
+use super::{ApiError, Update};
+use crate::cdi::Step;
+use dracpu_ledger::ClaimUid;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Driver {
+    /// Unprepares claims; what becomes of one does not touch the others.
+    pub async fn unprepare(
+        self: &Arc<Self>,
+        claims: Vec<ClaimRef>,
+    ) -> Vec<(ClaimRef, Result<(), UnprepareError>)> {
+        let driver = Arc::clone(self);
+        let named = claims.clone();
+        // Started, it ends, whether anybody waits for it or not.
+        let all = tokio::task::spawn_blocking(move || {
+            let one = |claim: ClaimRef| (driver.unprepare_blocking(&claim), claim);
+            claims.into_iter().map(one).map(|(answer, claim)| (claim, answer)).collect()
+        });
+        all.await.unwrap_or_else(|error| {
+            named.into_iter().map(|claim| (claim, Err(UnprepareError::Internal(error.to_string())))).collect()
+        })
+    }
+
+    /// Frees the CPUs of a claim that nobody will unprepare any more: its object is gone and so are its
+    /// containers.
+    ///
+    /// # Errors
+    /// [`ReleaseError`], and nothing has changed.
+    pub async fn release(self: &Arc<Self>, uid: &str) -> Result<(), ReleaseError> {
+        let claim = {
+            let ledger = self.ledger();
+            let booking = ledger.booking(&uid.into()).ok_or(ReleaseError::Unknown)?;
+            if let Some(who) = ledger.in_use(&uid.into()) {
+                return Err(ReleaseError::InUse(Box::new(who.clone())));
+            }
+            ClaimRef {
+                uid: uid.to_owned(),
+                namespace: booking.namespace.clone(),
+                name: booking.name.clone(),
+            }
+        };
+        // The object of a claim of which only the CPUs are known cannot be asked for.
+        if !claim.name.is_empty() {
+            match self.api.claim(&claim.namespace, &claim.name).await {
+                Ok(object) if object.id.uid == claim.uid => return Err(ReleaseError::Claimed),
+                Ok(_) | Err(ApiError::NotFound) => {}
+                Err(error) => return Err(ReleaseError::Unsure(error)),
+            }
+        }
+        for (_, answer) in self.unprepare(vec![claim]).await {
+            answer?;
+        }
+        Ok(())
+    }
+
+    /// Masks that should be in place and are not, counted as sent: for a push where the runtime is known to
+    /// bear it. Without a push they are in the next hook's answer.
+    #[must_use]
+    pub fn take_pending_updates(&self) -> Vec<Update> {
+        super::container::updates(&mut self.ledger())
+    }
+
+    fn unprepare_blocking(&self, claim: &ClaimRef) -> Result<(), UnprepareError> {
+        let _span = tracing::info_span!("claim", claim_uid = claim.uid, op = "unprepare").entered();
+        let uid = &ClaimUid::from(claim.uid.as_str());
+        let _allocation = self.allocation();
+        self.probe.reached(Step::Removing);
+        self.specs.remove(uid).map_err(|source| {
+            let path = self.specs.file(uid).unwrap_or_else(|_| self.specs.path().to_owned());
+            UnprepareError::Remove { path, source }
+        })?;
+        let freed = {
+            let mut ledger = self.ledger();
+            if let Some(who) = ledger.in_use(uid) {
+                tracing::warn!("unprepared while {who} seems alive; it runs on the shared pool from here on");
+                self.unprepared_in_use.fetch_add(1, Ordering::Relaxed);
+            }
+            ledger.release(uid)
+        };
+        lock(&self.orphans).remove(uid);
+        self.probe.reached(Step::Released);
+        match freed {
+            Some(booking) => tracing::info!(cpus = %booking.cpus(), "unprepared"),
+            None => tracing::debug!("unprepared a claim that holds nothing here"),
+        }
+        Ok(())
+    }
+}

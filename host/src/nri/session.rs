@@ -1,0 +1,129 @@
+//! One connection to the runtime, from the call to register to its end.
+
+use super::SessionError;
+use super::mux::{Connection, Inbox, write_message};
+use super::plugin::Plugin;
+use super::ttrpc::{self, Kind, Message};
+use crate::DRIVER_NAME;
+use crate::readiness::{Part, Readiness};
+use dracpu_proto::nri::RegisterPluginRequest;
+use prost::Message as _;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+
+/// First in the order of plugins.
+const PLUGIN_INDEX: &str = "00";
+
+/// The NRI version that the plugin is written for.
+const NRI_VERSION: &str = "v0.12.2";
+
+/// Stream of the only call that the plugin makes. Further calls must take higher odd numbers, in the order
+/// in which they are written.
+const REGISTER_STREAM: u32 = 1;
+
+/// A runtime that takes no answer for so long has given the plugin up.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// Connects, registers and answers calls until `stop`.
+///
+/// Calls are answered one after another, in the order in which they came: the runtime makes one at a time.
+///
+/// # Errors
+/// Why the connection ended.
+pub(super) async fn serve(
+    socket: &Path,
+    plugin: &mut Plugin,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) -> Result<(), SessionError> {
+    let mut trunk = Trunk::connect(socket).await?;
+    readiness.not_ready(Part::Nri, "connected to the container runtime, which has not synchronized yet");
+    trunk.send(Connection::Runtime, &register()).await?;
+    loop {
+        let (connection, message) = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(()),
+            received = trunk.receive() => received?,
+        };
+        match (connection, message.kind) {
+            (Connection::Plugin, Kind::Request) => {
+                let was_synchronized = plugin.is_synchronized();
+                let answer = plugin.call(&message.data);
+                trunk.send(connection, &Message::response(message.stream, answer)).await?;
+                if plugin.is_synchronized() && !was_synchronized {
+                    readiness.ready(Part::Nri);
+                }
+            }
+            // May come at any time: before, between and after the first calls of the runtime.
+            (Connection::Runtime, Kind::Response) if message.stream == REGISTER_STREAM => {
+                ttrpc::answer(&message)
+                    .map_err(|status| SessionError::Refused { code: status.code, message: status.message })?;
+            }
+            (_, kind) => {
+                tracing::debug!(
+                    ?connection,
+                    ?kind,
+                    stream = message.stream,
+                    "ignored a message that nothing waits for"
+                );
+            }
+        }
+    }
+}
+
+fn register() -> Message {
+    let request = RegisterPluginRequest {
+        plugin_name: DRIVER_NAME.to_owned(),
+        plugin_idx: PLUGIN_INDEX.to_owned(),
+        nri_version: NRI_VERSION.to_owned(),
+    };
+    Message::request(
+        REGISTER_STREAM,
+        dracpu_proto::NRI_RUNTIME_SERVICE,
+        "RegisterPlugin",
+        request.encode_to_vec(),
+    )
+}
+
+/// The socket with all logical connections.
+struct Trunk {
+    socket: UnixStream,
+    inbox: Inbox,
+    buffer: Vec<u8>,
+}
+
+impl Trunk {
+    async fn connect(path: &Path) -> Result<Self, SessionError> {
+        let socket = UnixStream::connect(path)
+            .await
+            .map_err(|source| SessionError::Unreachable { socket: path.to_owned(), source })?;
+        Ok(Self { socket, inbox: Inbox::default(), buffer: vec![0; 64 << 10] })
+    }
+
+    /// The next message. May be dropped while it waits: nothing is lost.
+    async fn receive(&mut self) -> Result<(Connection, Message), SessionError> {
+        loop {
+            if let Some(received) = self.inbox.next() {
+                return Ok(received);
+            }
+            let length = self.socket.read(&mut self.buffer).await?;
+            match self.buffer.get(..length) {
+                Some([]) | None => return Err(SessionError::Closed),
+                Some(bytes) => self.inbox.feed(bytes)?,
+            }
+        }
+    }
+
+    /// Sends a message. Must not be dropped while it waits: half a message would be the last.
+    async fn send(&mut self, connection: Connection, message: &Message) -> Result<(), SessionError> {
+        let mut bytes = Vec::new();
+        write_message(connection, message, &mut bytes);
+        tokio::time::timeout(SEND_LIMIT, self.socket.write_all(&bytes))
+            .await
+            .map_err(|_| SessionError::Stalled(SEND_LIMIT))??;
+        Ok(())
+    }
+}

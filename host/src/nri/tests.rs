@@ -1,0 +1,5 @@
+mod calls;
+mod driver;
+mod peer;
+mod sessions;
+mod wire;

@@ -1,0 +1,324 @@
+//! The strategies that a node can use, by name: those of the configuration and the built-in ones. Both
+//! are component files to the host and are loaded the same way.
+
+use crate::config::{LimitsConfig, StrategyConfig};
+use crate::strategy::call::{Failed, Instance};
+use crate::strategy::component::{self, ComponentFault, digest};
+use crate::strategy::description::{self, DescriptionFault};
+use crate::strategy::engine;
+use crate::strategy::error::{Identity, StrategyError};
+use crate::strategy::limits::Limits;
+use crate::strategy::opened::{Loaded, Parts};
+use serde_json::Map;
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use wasmtime::Engine;
+
+/// Where a component comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Shipped inside the binary.
+    BuiltIn,
+    /// A file.
+    File(PathBuf),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built in"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A strategy that cannot be used, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("strategy {name}: {fault}")]
+pub struct LoadError {
+    /// The name it was asked for by, or its file.
+    pub name: String,
+    /// What is wrong with it.
+    pub fault: LoadFault,
+}
+
+/// What is wrong with a strategy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadFault {
+    /// Nothing has that name.
+    #[error("there is none of this name; the configuration and this binary have {}; correct the name, or add an entry with name and path to `strategies`", .0.join(", "))]
+    Unknown(Vec<String>),
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not the one that the configuration names.
+    #[error("{origin} has the digest {found}, the configuration demands {wanted}: install the file that was meant, or correct `digest`")]
+    Digest {
+        /// Where it comes from.
+        origin: Source,
+        /// Of the configuration.
+        wanted: String,
+        /// Of the file.
+        found: String,
+    },
+    /// The file is no strategy for this host.
+    #[error("{origin}: {fault}")]
+    Component {
+        /// Where it comes from.
+        origin: Source,
+        /// Why not.
+        fault: ComponentFault,
+    },
+    /// It crashed while it was asked to describe itself.
+    #[error("{origin}: cannot describe itself: {error}")]
+    Describe {
+        /// Where it comes from.
+        origin: Source,
+        /// The crash.
+        error: StrategyError,
+    },
+    /// It describes itself wrongly.
+    #[error("{origin}: {fault}; report it to the strategy's author")]
+    Description {
+        /// Where it comes from.
+        origin: Source,
+        /// What is wrong.
+        fault: DescriptionFault,
+    },
+    /// It is another strategy than the one asked for.
+    #[error("{origin} calls itself `{found}`: use that name, or give the file that was meant")]
+    OtherName {
+        /// Where it comes from.
+        origin: Source,
+        /// What it calls itself.
+        found: String,
+    },
+}
+
+/// The WebAssembly runtime does not work on this machine.
+#[derive(Debug, thiserror::Error)]
+#[error("the WebAssembly runtime cannot start on this machine: {0}")]
+pub struct EngineError(String);
+
+/// What a component is, whether or not this host can run it.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Where it comes from.
+    pub source: Source,
+    /// Its size in bytes.
+    pub size: usize,
+    /// `sha256:` and 64 hexadecimal digits.
+    pub digest: String,
+    /// What it imports.
+    pub imports: Vec<String>,
+    /// What it exports.
+    pub exports: Vec<String>,
+    /// The loaded strategy, or why it cannot be.
+    pub loaded: Result<Loaded, LoadError>,
+}
+
+/// The strategies of a node.
+#[derive(Debug, Clone)]
+pub struct Catalogue {
+    engine: Engine,
+    entries: Vec<Entry>,
+}
+
+/// One strategy of a catalogue; not loaded yet.
+#[derive(Debug, Clone)]
+struct Entry {
+    name: String,
+    bytes: Option<Cow<'static, [u8]>>,
+    config: StrategyConfig,
+}
+
+impl Entry {
+    fn source(&self) -> Source {
+        match self.bytes {
+            Some(_) => Source::BuiltIn,
+            None => Source::File(self.config.path.clone()),
+        }
+    }
+}
+
+impl Catalogue {
+    /// The built-in strategies, and those configured. A configured one takes the place of a built-in one
+    /// of the same name.
+    ///
+    /// # Errors
+    /// When the WebAssembly runtime does not work on this machine.
+    pub fn new(configured: &[StrategyConfig]) -> Result<Self, EngineError> {
+        let built_in = dracpu_built_in::COMPONENTS.iter();
+        Self::with_built_in(built_in.map(|(name, bytes)| (*name, Cow::Borrowed(*bytes))), configured)
+    }
+
+    /// A catalogue with other built-in strategies.
+    ///
+    /// # Errors
+    /// As [`Catalogue::new`].
+    pub fn with_built_in(
+        built_in: impl IntoIterator<Item = (&'static str, Cow<'static, [u8]>)>,
+        configured: &[StrategyConfig],
+    ) -> Result<Self, EngineError> {
+        let mut entries: Vec<Entry> = configured
+            .iter()
+            .map(|config| Entry { name: config.name.clone(), bytes: None, config: config.clone() })
+            .collect();
+        for (name, bytes) in built_in {
+            if entries.iter().all(|entry| entry.name != name) {
+                entries.push(Entry { name: name.to_owned(), bytes: Some(bytes), config: no_settings(name, Path::new("")) });
+            }
+        }
+        let engine = engine::start().map_err(|error| EngineError(format!("{error:#}")))?;
+        Ok(Self { engine, entries })
+    }
+
+    /// Name and source of every strategy: the configured ones first.
+    pub fn list(&self) -> impl Iterator<Item = (&str, Source)> {
+        self.entries.iter().map(|entry| (entry.name.as_str(), entry.source()))
+    }
+
+    /// Loads a strategy by name: reads, compiles, links and describes it. Blocking, and slow for large
+    /// components: at start, never on the path of a claim.
+    ///
+    /// # Errors
+    /// [`LoadError`], which names the strategy, the fault and the remedy.
+    pub fn load(&self, name: &str) -> Result<Loaded, LoadError> {
+        let failed = |fault| LoadError { name: name.to_owned(), fault };
+        let entry = self.entry(name).map_err(failed)?;
+        let component = self.component(entry).map_err(failed)?;
+        self.described(entry, &component, Some(name)).map_err(failed)
+    }
+
+    /// Loads a component file under whatever name it gives itself, with the default limits.
+    ///
+    /// # Errors
+    /// As [`Catalogue::load`].
+    pub fn load_file(&self, path: &Path) -> Result<Loaded, LoadError> {
+        let entry = file_entry(path);
+        let failed = |fault| LoadError { name: entry.name.clone(), fault };
+        let component = self.component(&entry).map_err(failed)?;
+        self.described(&entry, &component, None).map_err(failed)
+    }
+
+    /// Looks at a strategy, by name or else by path.
+    ///
+    /// # Errors
+    /// When there is no such file, or none that could be a component.
+    pub fn inspect(&self, what: &str) -> Result<Inspection, LoadError> {
+        let failed = |fault| LoadError { name: what.to_owned(), fault };
+        let path = Path::new(what);
+        let (entry, wanted) = match self.entry(what) {
+            Ok(entry) => (entry.clone(), Some(what)),
+            Err(_) if path.is_file() => (file_entry(path), None),
+            Err(unknown) => return Err(failed(unknown)),
+        };
+        let component = self.component(&entry).map_err(failed)?;
+        Ok(Inspection {
+            source: entry.source(),
+            size: component.size,
+            digest: component.digest.clone(),
+            imports: component::imports(&self.engine, &component.compiled).map(|(name, _)| name).collect(),
+            exports: component::exports(&self.engine, &component.compiled).collect(),
+            loaded: self.described(&entry, &component, wanted).map_err(failed),
+        })
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, LoadFault> {
+        self.entries
+            .iter()
+            .find(|entry| entry.name == name)
+            .ok_or_else(|| LoadFault::Unknown(self.entries.iter().map(|entry| entry.name.clone()).collect()))
+    }
+
+    /// The component of an entry, compiled.
+    fn component(&self, entry: &Entry) -> Result<Compiled, LoadFault> {
+        let origin = entry.source();
+        let limits = Limits::from(&entry.config.limits);
+        let bytes = match &entry.bytes {
+            Some(bytes) => bytes.clone(),
+            None => Cow::Owned(read(&entry.config.path, &limits)?),
+        };
+        let digest = digest(&bytes);
+        if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != digest) {
+            return Err(LoadFault::Digest { origin, wanted: wanted.clone(), found: digest });
+        }
+        let compiled = component::compile(&self.engine, &bytes, &limits)
+            .map_err(|fault| LoadFault::Component { origin, fault })?;
+        Ok(Compiled { compiled, size: bytes.len(), digest })
+    }
+
+    /// Links a component and asks it what it is. `wanted` is the name it must have.
+    fn described(&self, entry: &Entry, component: &Compiled, wanted: Option<&str>) -> Result<Loaded, LoadFault> {
+        let source = entry.source();
+        let limits = Limits::from(&entry.config.limits);
+        let pre = component::link(&self.engine, &component.compiled)
+            .map_err(|fault| LoadFault::Component { origin: source.clone(), fault })?;
+        let identity = Identity {
+            name: Arc::from(&*entry.name),
+            version: Arc::from(""),
+            digest: Arc::from(&*component.digest),
+        };
+        let described = Instance::start(&pre, identity.name.clone(), limits)
+            .and_then(|mut instance| {
+                instance.call(|strategy, store| strategy.dracpu_strategy_policy().call_describe(store))
+            })
+            .map_err(|Failed { fault, last_line }| {
+                let error = StrategyError { strategy: identity.clone(), fault: Box::new(fault), last_line };
+                LoadFault::Describe { origin: source.clone(), error }
+            })?;
+        let (description, schema) = description::checked(described)
+            .map_err(|fault| LoadFault::Description { origin: source.clone(), fault })?;
+        if wanted.is_some_and(|wanted| wanted != description.name) {
+            return Err(LoadFault::OtherName { origin: source, found: description.name });
+        }
+        let identity = Identity {
+            name: Arc::from(&*description.name),
+            version: Arc::from(&*description.version),
+            digest: identity.digest,
+        };
+        let options = entry.config.options.clone();
+        Ok(Loaded(Arc::new(Parts { pre, identity, description, schema, limits, source, options })))
+    }
+}
+
+struct Compiled {
+    compiled: wasmtime::component::Component,
+    size: usize,
+    digest: String,
+}
+
+/// An entry for a file that no configuration names.
+fn file_entry(path: &Path) -> Entry {
+    let name = path.display().to_string();
+    Entry { bytes: None, config: no_settings(&name, path), name }
+}
+
+fn no_settings(name: &str, path: &Path) -> StrategyConfig {
+    StrategyConfig {
+        name: name.to_owned(),
+        path: path.to_owned(),
+        digest: None,
+        limits: LimitsConfig::default(),
+        options: Map::new(),
+    }
+}
+
+/// Reads a file, but not one that is larger than a component may be.
+fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>, LoadFault> {
+    let cannot_read = |source| LoadFault::Read { path: path.to_owned(), source };
+    let size = std::fs::metadata(path).map_err(cannot_read)?.len();
+    if size > limits.component_bytes {
+        let fault = ComponentFault::TooLarge { size, limit: limits.component_bytes };
+        return Err(LoadFault::Component { origin: Source::File(path.to_owned()), fault });
+    }
+    std::fs::read(path).map_err(cannot_read)
+}

@@ -1,0 +1,143 @@
+//! Bytes → a compiled, linked component. The input is WebAssembly, always: code that somebody else
+//! compiled would run as the driver itself.
+
+use crate::strategy::bindings::{Strategy, StrategyPre};
+use crate::strategy::limits::Limits;
+use crate::strategy::log::Guest;
+use wasmtime::Engine;
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, HasSelf, Linker, ResourceType};
+
+/// WASI interfaces that the Rust standard library of `wasm32-wasip2` imports even when nothing uses
+/// them. A guest may hold them; calling one is a crash.
+const STUBBED: [&str; 13] = [
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+];
+
+/// The interface's package, whose imports the host serves.
+const OWN: &str = "dracpu:strategy/";
+
+/// A file that is no strategy for this host.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ComponentFault {
+    /// Too large to be compiled.
+    #[error("{size} bytes, {limit} are allowed; make the component smaller, or raise `limits.componentBytes`")]
+    TooLarge {
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Machine code of some wasmtime.
+    #[error("precompiled code, which is never run: give the `.wasm` component that it was made from")]
+    Precompiled,
+    /// A module without the component layer.
+    #[error("a core WebAssembly module, not a component: encode it with `wasm-tools component new`")]
+    CoreModule,
+    /// Not WebAssembly, or damaged.
+    #[error("not a valid WebAssembly component: {0}")]
+    Invalid(String),
+    /// It wants what no strategy gets.
+    #[error("imports `{0}`, which no strategy gets (files, clocks, randomness, network and other components are out of reach): build it without")]
+    ForeignImport(String),
+    /// It lacks the interface, or has another version of it.
+    #[error("does not fit this host's strategy interface (`dracpu:strategy` 0.1): {0}")]
+    Interface(String),
+}
+
+/// A function that no strategy may call was called.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Forbidden(pub(crate) String);
+
+/// Links a component to what the host gives: the log, and refusals.
+pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre<Guest>, ComponentFault> {
+    let mut linker = Linker::new(engine);
+    let interface = |error: wasmtime::Error| ComponentFault::Interface(format!("{error:#}"));
+    Strategy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest: &mut Guest| guest).map_err(interface)?;
+    for (name, item) in imports(engine, component) {
+        if name.starts_with(OWN) {
+            continue; // the linker compares versions and types
+        }
+        let ComponentItem::ComponentInstance(instance) = item else {
+            return Err(ComponentFault::ForeignImport(name));
+        };
+        let interface_name = name.split_once('@').map_or(&*name, |(interface, _)| interface);
+        if !STUBBED.contains(&interface_name) {
+            return Err(ComponentFault::ForeignImport(name));
+        }
+        stub(&mut linker, engine, &name, &instance).map_err(interface)?;
+    }
+    linker.instantiate_pre(component).and_then(StrategyPre::new).map_err(interface)
+}
+
+/// Refuses what is not a component of the allowed size; compiles the rest. Takes tens of milliseconds for
+/// small components and minutes for large ones: never on the path of a claim.
+pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<Component, ComponentFault> {
+    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    if size > limits.component_bytes {
+        return Err(ComponentFault::TooLarge { size, limit: limits.component_bytes });
+    }
+    if Engine::detect_precompiled(bytes).is_some() {
+        return Err(ComponentFault::Precompiled);
+    }
+    // Magic, version 1, layer 0; components have layer 1 (component model, `Binary.md`).
+    if bytes.starts_with(b"\0asm\x01\0\0\0") {
+        return Err(ComponentFault::CoreModule);
+    }
+    Component::from_binary(engine, bytes).map_err(|error| ComponentFault::Invalid(format!("{error:#}")))
+}
+
+/// What a component imports, by name.
+pub(crate) fn imports(engine: &Engine, component: &Component) -> impl Iterator<Item = (String, ComponentItem)> {
+    let ty = component.component_type();
+    ty.imports(engine).map(|(name, item)| (name.to_owned(), item.ty)).collect::<Vec<_>>().into_iter()
+}
+
+/// What a component exports, by name.
+pub(crate) fn exports(engine: &Engine, component: &Component) -> impl Iterator<Item = String> {
+    let ty = component.component_type();
+    ty.exports(engine).map(|(name, _)| name.to_owned()).collect::<Vec<_>>().into_iter()
+}
+
+/// Links an interface of which every function refuses.
+fn stub(
+    linker: &mut Linker<Guest>,
+    engine: &Engine,
+    name: &str,
+    instance: &wasmtime::component::types::ComponentInstance,
+) -> wasmtime::Result<()> {
+    let mut linker = linker.instance(name)?;
+    for (item, extern_item) in instance.exports(engine) {
+        match extern_item.ty {
+            ComponentItem::ComponentFunc(_) => {
+                let function = format!("{name}#{item}");
+                linker.func_new(item, move |_, _, _, _| Err(Forbidden(function.clone()).into()))?;
+            }
+            ComponentItem::Resource(_) => linker.resource(item, ResourceType::host::<()>(), |_, _| Ok(()))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `sha256:` and the digest of the bytes in hexadecimal.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    let hash = sha2::Sha256::digest(bytes);
+    hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}

@@ -1,0 +1,137 @@
+//! The host's types as the interface's.
+
+use crate::device::Group;
+use crate::strategy::bindings::dracpu::strategy::types as wit;
+use crate::strategy::verify::{Lie, Rules};
+use crate::strategy::{Denial, Holding, Reason, log};
+use dracpu_cpuset::CpuSet;
+use dracpu_topology::Topology;
+
+/// A list's position as the interface carries it.
+pub(crate) fn index(at: usize) -> u32 {
+    u32::try_from(at).expect("lists of a machine's parts and of a claim's requests are short")
+}
+
+fn words(cpus: &CpuSet) -> Vec<u64> {
+    cpus.words().to_vec()
+}
+
+/// The machine as a strategy sees it, and the rules its answers are held against.
+pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) -> (wit::Topology, Rules) {
+    // Every CPU is on a NUMA node there. Those of which the kernel names none share one more node:
+    // node 0 on a machine without NUMA (as in the kernel itself), else one that the kernel lacks.
+    let homeless = topology.cpus.iter().any(|cpu| cpu.numa_node.is_none());
+    let extra_node = (homeless || topology.numa_nodes.is_empty()).then(|| match topology.numa_nodes.is_empty() {
+        true => (0, Some(0)),
+        false => (u32::MAX, None),
+    });
+    let mut numa_nodes: Vec<wit::NumaNode> = topology
+        .numa_nodes
+        .iter()
+        .map(|node| wit::NumaNode {
+            id: node.id,
+            memory_bytes: node.memory_bytes,
+            // One distance per row: none of them is known for the extra node.
+            distances: if extra_node.is_some() { Vec::new() } else { node.distances.clone() },
+        })
+        .collect();
+    let mut nodes: Vec<Option<u32>> = topology.numa_nodes.iter().map(|node| Some(node.id)).collect();
+    if let Some((id, kernel_id)) = extra_node {
+        numa_nodes.push(wit::NumaNode { id, memory_bytes: 0, distances: Vec::new() });
+        nodes.push(kernel_id);
+    }
+    let last_node = nodes.len().saturating_sub(1);
+    let cpus = topology.cpus.iter().map(|cpu| wit::Cpu {
+        id: cpu.id,
+        core: index(cpu.core),
+        core_id: cpu
+            .core_id
+            .or_else(|| topology.cores.get(cpu.core).and_then(CpuSet::first))
+            .unwrap_or(cpu.id),
+        thread: cpu.thread,
+        cluster: cpu.cluster.map(index),
+        die: index(cpu.die),
+        socket: index(cpu.socket),
+        numa_node: index(cpu.numa_node.unwrap_or(last_node)),
+        llc: cpu.llc.map(index),
+        kind: index(cpu.kind),
+    });
+    let machine = wit::Topology {
+        cpus: cpus.collect(),
+        sockets: topology.sockets.iter().map(|socket| socket.id).collect(),
+        numa_nodes,
+        caches: topology
+            .caches
+            .iter()
+            .map(|cache| wit::Cache {
+                level: cache.level,
+                id: cache.id.or_else(|| cache.cpus.first()).unwrap_or_default(),
+                size_bytes: cache.size_bytes,
+                cpus: words(&cache.cpus),
+            })
+            .collect(),
+        kinds: topology
+            .kinds
+            .iter()
+            .map(|kind| wit::CpuKind { name: kind.name.clone(), capacity: kind.capacity })
+            .collect(),
+        pcie_roots: topology
+            .pcie_roots
+            .iter()
+            .map(|root| wit::PcieRoot { name: root.name.clone(), cpus: words(&root.cpus) })
+            .collect(),
+        reserved: words(reserved),
+        isolated: words(&topology.isolated),
+        groups: groups
+            .iter()
+            .map(|group| wit::Group {
+                device: group.device.clone(),
+                kind: group.kind.to_owned(),
+                cpus: words(&group.cpus),
+            })
+            .collect(),
+        extra: Vec::new(),
+    };
+    let rules = Rules {
+        online: topology.online(),
+        reserved: reserved.clone(),
+        groups: groups.iter().map(|group| (group.device.clone(), group.cpus.clone())).collect(),
+        nodes,
+    };
+    (machine, rules)
+}
+
+/// What is given out; of other claims only what the strategy asked to know.
+pub(crate) fn state(free: &CpuSet, others: &[Holding]) -> wit::State {
+    let mut others: Vec<&Holding> = others.iter().collect();
+    others.sort_by_key(|holding| holding.cpus.first());
+    let others = others
+        .into_iter()
+        .map(|holding| wit::Holding { cpus: words(&holding.cpus), blocked: words(&holding.blocked) })
+        .collect();
+    wit::State { free: words(free), others, extra: Vec::new() }
+}
+
+/// A strategy's refusal of a claim.
+///
+/// # Errors
+/// When it points at a request that does not exist.
+pub(crate) fn denial(denial: wit::Denial, requests: usize) -> Result<Denial, Lie> {
+    if let Some(index) = denial.request
+        && usize::try_from(index).map_or(true, |at| at >= requests)
+    {
+        return Err(Lie::NoSuchRequest { index, requests });
+    }
+    Ok(refusal(denial))
+}
+
+/// A strategy's refusal, its words made safe.
+pub(crate) fn refusal(denial: wit::Denial) -> Denial {
+    let reason = match denial.reason {
+        wit::Reason::Invalid => Reason::Invalid,
+        wit::Reason::NotEnough => Reason::NotEnough,
+        wit::Reason::NoFit => Reason::NoFit,
+    };
+    let request = denial.request.and_then(|index| usize::try_from(index).ok());
+    Denial { reason, request, message: log::plain(&denial.message) }
+}

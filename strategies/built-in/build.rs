@@ -1,0 +1,41 @@
+//! Builds the built-in strategies and writes a table of them for `lib.rs` to include.
+
+use anyhow::Context as _;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Crates of `strategies/`, by the name of the strategy.
+const BUILT_IN: [&str; 2] = ["llc-first", "packed"];
+
+fn main() {
+    if let Err(error) = build() {
+        // Fails the build with this message, on one line and without a backtrace.
+        println!("cargo::error={}", format!("{error:#}").replace('\n', " "));
+    }
+}
+
+fn build() -> anyhow::Result<()> {
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace above")?;
+    let packages = BUILT_IN.map(|name| format!("dracpu-strategy-{name}"));
+    let built = dracpu_guest_build::Guests {
+        workspace,
+        target_directory: &dracpu_guest_build::guests_directory(&out)?,
+        packages: &packages.each_ref().map(String::as_str),
+        examples: false,
+    }
+    .build()?;
+    let mut table = String::from("&[");
+    for (artifact, component) in &built.components {
+        let name = artifact.trim_start_matches("dracpu_strategy_").replace('_', "-");
+        let path = out.join(&name).with_extension("wasm");
+        std::fs::write(&path, component).with_context(|| format!("cannot write {}", path.display()))?;
+        write!(table, "({name:?}, include_bytes!({path:?})),")?;
+    }
+    table.push(']');
+    std::fs::write(out.join("components.rs"), table).context("cannot write components.rs")?;
+    for input in built.inputs {
+        println!("cargo::rerun-if-changed={}", input.display());
+    }
+    Ok(())
+}

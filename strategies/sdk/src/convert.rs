@@ -1,0 +1,247 @@
+//! Between the records of the interface and the types of the crate.
+
+use crate::bindings::dracpu::strategy::types as records;
+use crate::bindings::exports::dracpu::strategy::policy as wit;
+use crate::{
+    Attribute, Cache, Cpu, CpuKind, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group,
+    Holding, Machine, NumaNode, Offer, PcieRoot, Reason, Request, Socket, State, deny,
+};
+use serde::de::DeserializeOwned;
+
+/// A position; one that this platform cannot hold points nowhere.
+pub(crate) fn position(index: u32) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX)
+}
+
+fn index(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
+fn cpu_set(words: Vec<u64>, what: &str) -> Result<CpuSet, Denial> {
+    CpuSet::from_words(words).ok_or_else(|| deny!(Invalid, "{what} holds a CPU above {}", crate::MAX_CPU_ID))
+}
+
+/// Options from their JSON text.
+pub(crate) fn options<O: DeserializeOwned>(text: &str) -> Result<O, Denial> {
+    if !text.trim_start().starts_with('{') {
+        return Err(deny!(Invalid, "the options {text:?} are not a JSON object")); // serde takes lists for structs
+    }
+    serde_json::from_str(text).map_err(|error| deny!(Invalid, "the options {text} cannot be read: {error}"))
+}
+
+pub(crate) fn requests<O: DeserializeOwned>(requests: Vec<wit::Request>) -> Result<Vec<Request<O>>, Denial> {
+    let request = |(at, request): (usize, wit::Request)| {
+        let of_request = |denial: Denial| denial.of_request(at);
+        Ok(Request {
+            group: position(request.group),
+            count: request.count,
+            cpuset: request
+                .cpuset
+                .map(|words| cpu_set(words, "the cpuset"))
+                .transpose()
+                .map_err(of_request)?,
+            options: options(&request.options).map_err(of_request)?,
+            pcie_roots: request.pcie_roots.into_iter().map(position).collect(),
+            name: request.name,
+        })
+    };
+    requests.into_iter().enumerate().map(request).collect()
+}
+
+impl TryFrom<wit::State> for State {
+    type Error = Denial;
+
+    fn try_from(state: wit::State) -> Result<Self, Denial> {
+        let holding = |holding: records::Holding| {
+            Ok(Holding {
+                cpus: cpu_set(holding.cpus, "another claim")?,
+                blocked: cpu_set(holding.blocked, "another claim")?,
+            })
+        };
+        Ok(Self {
+            free: cpu_set(state.free, "the free set")?,
+            others: state.others.into_iter().map(holding).collect::<Result<_, Denial>>()?,
+        })
+    }
+}
+
+/// Puts a CPU into the set at a position of a list.
+fn join<T>(
+    list: &mut [T],
+    at: usize,
+    cpus: impl FnOnce(&mut T) -> &mut CpuSet,
+    what: &str,
+    cpu: u32,
+) -> Result<(), Denial> {
+    let known = list.len();
+    let row = list
+        .get_mut(at)
+        .ok_or_else(|| deny!(Invalid, "CPU {cpu} names {what} {at}, the topology has {known}"))?;
+    cpus(row).insert(cpu);
+    Ok(())
+}
+
+/// Likewise, in a list that has no rows of its own in the interface and grows with the positions.
+fn join_growing(list: &mut Vec<CpuSet>, at: usize, what: &str, cpu: u32, most: usize) -> Result<(), Denial> {
+    if at >= most {
+        return Err(deny!(Invalid, "CPU {cpu} names {what} {at}, with {most} CPUs in all"));
+    }
+    if at >= list.len() {
+        list.resize(at + 1, CpuSet::new());
+    }
+    join(list, at, |cpus| cpus, what, cpu)
+}
+
+impl TryFrom<wit::Topology> for Machine {
+    type Error = Denial;
+
+    /// # Errors
+    /// Invalid, for a position that points nowhere, a CPU above the limit, or CPUs out of order.
+    fn try_from(topology: wit::Topology) -> Result<Self, Denial> {
+        let mut machine = Self {
+            sockets: topology.sockets.into_iter().map(|id| Socket { id, cpus: CpuSet::new() }).collect(),
+            numa_nodes: topology.numa_nodes.into_iter().map(NumaNode::from).collect(),
+            kinds: topology.kinds.into_iter().map(CpuKind::from).collect(),
+            reserved: cpu_set(topology.reserved, "the reserved set")?,
+            isolated: cpu_set(topology.isolated, "the isolated set")?,
+            ..Self::default()
+        };
+        for cache in topology.caches {
+            let cpus = cpu_set(cache.cpus, "a cache")?;
+            let (level, id, size_bytes) = (cache.level, cache.id, cache.size_bytes);
+            machine.caches.push(Cache { level, id, size_bytes, cpus });
+        }
+        for root in topology.pcie_roots {
+            let cpus = cpu_set(root.cpus, &root.name)?;
+            machine.pcie_roots.push(PcieRoot { name: root.name, cpus });
+        }
+        for group in topology.groups {
+            let cpus = cpu_set(group.cpus, &group.device)?;
+            machine.groups.push(Group { device: group.device, kind: group.kind, cpus });
+        }
+        machine.cpus.reserve(topology.cpus.len());
+        let most = topology.cpus.len();
+        for row in topology.cpus {
+            machine.add_cpu(row, most)?;
+        }
+        Ok(machine)
+    }
+}
+
+impl Machine {
+    fn add_cpu(&mut self, row: records::Cpu, most: usize) -> Result<(), Denial> {
+        let id = row.id;
+        if id > crate::MAX_CPU_ID || self.cpus.last().is_some_and(|last| last.id >= id) {
+            return Err(deny!(Invalid, "CPU {id} is out of order, or above {}", crate::MAX_CPU_ID));
+        }
+        let cpu = Cpu {
+            id,
+            core: position(row.core),
+            core_id: row.core_id,
+            thread: row.thread,
+            cluster: row.cluster.map(position),
+            die: position(row.die),
+            socket: position(row.socket),
+            numa_node: position(row.numa_node),
+            llc: row.llc.map(position),
+            kind: position(row.kind),
+        };
+        join_growing(&mut self.cores, cpu.core, "core", id, most)?;
+        join_growing(&mut self.dies, cpu.die, "die", id, most)?;
+        if let Some(cluster) = cpu.cluster {
+            join_growing(&mut self.clusters, cluster, "cluster", id, most)?;
+        }
+        join(&mut self.sockets, cpu.socket, |socket| &mut socket.cpus, "socket", id)?;
+        join(&mut self.numa_nodes, cpu.numa_node, |node| &mut node.cpus, "NUMA node", id)?;
+        join(&mut self.kinds, cpu.kind, |kind| &mut kind.cpus, "kind", id)?;
+        if let Some(llc) = cpu.llc {
+            join(&mut self.caches, llc, |cache| &mut cache.cpus, "cache", id)?;
+        }
+        self.cpus.push(cpu);
+        Ok(())
+    }
+}
+
+impl From<records::NumaNode> for NumaNode {
+    fn from(node: records::NumaNode) -> Self {
+        Self { id: node.id, memory_bytes: node.memory_bytes, distances: node.distances, cpus: CpuSet::new() }
+    }
+}
+
+impl From<records::CpuKind> for CpuKind {
+    fn from(kind: records::CpuKind) -> Self {
+        Self { name: kind.name, capacity: kind.capacity, cpus: CpuSet::new() }
+    }
+}
+
+fn texts(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}
+
+impl From<Description> for wit::Description {
+    fn from(description: Description) -> Self {
+        Self {
+            name: description.name.to_owned(),
+            version: description.version.to_owned(),
+            summary: description.summary.to_owned(),
+            options_schema: description.options_schema.to_owned(),
+            explicit_cpuset: match description.explicit_cpuset {
+                ExplicitCpuset::Refused => records::ExplicitCpuset::Refused,
+                ExplicitCpuset::Accepted => records::ExplicitCpuset::Accepted,
+                ExplicitCpuset::Required => records::ExplicitCpuset::Required,
+            },
+            publishes: texts(description.publishes),
+            needs: texts(description.needs),
+            extra: Vec::new(),
+        }
+    }
+}
+
+impl From<Offer> for wit::Offer {
+    fn from(offer: Offer) -> Self {
+        let attribute = |(name, value): (String, Attribute)| {
+            let value = match value {
+                Attribute::Int(value) => records::Attribute::Int(value),
+                Attribute::Bool(value) => records::Attribute::Truth(value),
+                Attribute::Text(value) => records::Attribute::Text(value),
+                Attribute::Version(value) => records::Attribute::Version(value),
+            };
+            (name, value)
+        };
+        Self {
+            capacity: offer.capacity,
+            step: offer.step,
+            attributes: offer.attributes.into_iter().map(attribute).collect(),
+        }
+    }
+}
+
+impl From<Decision> for wit::Decision {
+    fn from(decision: Decision) -> Self {
+        let grant = |grant: Grant| records::Grant {
+            cpus: grant.cpus.into_words(),
+            blocked: grant.blocked.into_words(),
+            mems: grant.mems.into_iter().map(index).collect(),
+        };
+        Self {
+            grants: decision.grants.into_iter().map(grant).collect(),
+            join_shared_pool: decision.join_shared_pool,
+            why: decision.why,
+            extra: Vec::new(),
+        }
+    }
+}
+
+impl From<Denial> for wit::Denial {
+    fn from(denial: Denial) -> Self {
+        Self {
+            reason: match denial.reason {
+                Reason::Invalid => records::Reason::Invalid,
+                Reason::NotEnough => records::Reason::NotEnough,
+                Reason::NoFit => records::Reason::NoFit,
+            },
+            request: denial.request.map(index),
+            message: denial.message,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+use crate::{CpuSet, Denial, deny};
+
+/// The machine that a strategy was opened on: online CPUs, what they share, and the published groups.
+///
+/// Positions (`Cpu::core` and so on) point into the lists of the machine and are always valid. The sets
+/// are exact: nothing is an average, cores may differ in threads, caches in size, NUMA nodes may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Online CPUs, ascending by id; ids have holes.
+    pub cpus: Vec<Cpu>,
+    /// Cores, by lowest CPU: sets of thread siblings of any size.
+    pub cores: Vec<CpuSet>,
+    /// Clusters; CPUs may be in none.
+    pub clusters: Vec<CpuSet>,
+    /// Dies.
+    pub dies: Vec<CpuSet>,
+    /// Sockets.
+    pub sockets: Vec<Socket>,
+    /// NUMA nodes, with those that have no CPUs.
+    pub numa_nodes: Vec<NumaNode>,
+    /// Last-level caches, by lowest CPU; CPUs may have none.
+    pub caches: Vec<Cache>,
+    /// Kinds of cores.
+    pub kinds: Vec<CpuKind>,
+    /// PCIe roots; empty unless they are discovered.
+    pub pcie_roots: Vec<PcieRoot>,
+    /// Never given out.
+    pub reserved: CpuSet,
+    /// `isolcpus`: never shared.
+    pub isolated: CpuSet,
+    /// The published devices.
+    pub groups: Vec<Group>,
+}
+
+/// An online logical CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cpu {
+    /// The kernel's number.
+    pub id: u32,
+    /// Position in [`Machine::cores`].
+    pub core: usize,
+    /// The kernel's `core_id`: repeats across sockets, has holes. Only for ordering.
+    pub core_id: u32,
+    /// Rank in the core by CPU id.
+    pub thread: u32,
+    /// Position in [`Machine::clusters`]; none when the kernel says none.
+    pub cluster: Option<usize>,
+    /// Position in [`Machine::dies`].
+    pub die: usize,
+    /// Position in [`Machine::sockets`].
+    pub socket: usize,
+    /// Position in [`Machine::numa_nodes`].
+    pub numa_node: usize,
+    /// Position in [`Machine::caches`]; none when the kernel shows none.
+    pub llc: Option<usize>,
+    /// Position in [`Machine::kinds`].
+    pub kind: usize,
+}
+
+/// A physical package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Socket {
+    /// `physical_package_id` as the kernel prints it; may be -1 or huge.
+    pub id: i64,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NumaNode {
+    /// The kernel's number; numbers have holes.
+    pub id: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// SLIT distances, one for each of [`Machine::numa_nodes`]; empty when unknown.
+    pub distances: Vec<u32>,
+    /// Its CPUs; may be none.
+    pub cpus: CpuSet,
+}
+
+/// A last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// 3 where there is an L3, else the highest level that exists.
+    pub level: u32,
+    /// The kernel's id; may repeat. Only for ordering.
+    pub id: u32,
+    /// Its size; 0 when unknown.
+    pub size_bytes: u64,
+    /// The online CPUs that share it.
+    pub cpus: CpuSet,
+}
+
+/// A kind of core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuKind {
+    /// As in the attribute `dra.cpu/coreType`.
+    pub name: String,
+    /// Relative speed, fastest = 1024.
+    pub capacity: u32,
+    /// The CPUs of this kind.
+    pub cpus: CpuSet,
+}
+
+/// A PCIe root complex.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PcieRoot {
+    /// As in `resource.kubernetes.io/pcieRoot`.
+    pub name: String,
+    /// The CPUs local to it.
+    pub cpus: CpuSet,
+}
+
+/// A published device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The device's name.
+    pub device: String,
+    /// `numanode`, `socket`, `llc`, `machine`; others may come. Only the set matters.
+    pub kind: String,
+    /// Its CPUs: online and not reserved, isolated ones included.
+    pub cpus: CpuSet,
+}
+
+impl Machine {
+    /// The CPU with this id, when it is online.
+    #[must_use]
+    pub fn cpu(&self, id: u32) -> Option<&Cpu> {
+        self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().and_then(|at| self.cpus.get(at))
+    }
+
+    /// All online CPUs.
+    #[must_use]
+    pub fn online(&self) -> CpuSet {
+        self.cpus.iter().map(|cpu| cpu.id).collect()
+    }
+
+    /// The core of a CPU: itself and its thread siblings that are online.
+    #[must_use]
+    pub fn core_of(&self, cpu: u32) -> Option<&CpuSet> {
+        self.cpu(cpu).and_then(|cpu| self.cores.get(cpu.core))
+    }
+
+    /// The last-level cache of a CPU.
+    #[must_use]
+    pub fn llc_of(&self, cpu: u32) -> Option<&Cache> {
+        self.cpu(cpu).and_then(|cpu| cpu.llc).and_then(|llc| self.caches.get(llc))
+    }
+
+    /// The NUMA node of a CPU.
+    #[must_use]
+    pub fn numa_node_of(&self, cpu: u32) -> Option<&NumaNode> {
+        self.cpu(cpu).and_then(|cpu| self.numa_nodes.get(cpu.numa_node))
+    }
+
+    /// The CPUs of every core that lies in `cpus` with all its threads.
+    #[must_use]
+    pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
+        let mut whole = CpuSet::new();
+        for core in self.cores.iter().filter(|core| core.is_subset(cpus)) {
+            whole.extend_from(core);
+        }
+        whole
+    }
+
+    /// How many online threads each core with a CPU in `cpus` has, when it is the same for all of them.
+    #[must_use]
+    pub fn threads_per_core(&self, cpus: &CpuSet) -> Option<u32> {
+        let mut sizes = self.cores.iter().filter(|core| !core.is_disjoint(cpus)).map(CpuSet::len);
+        let first = sizes.next()?;
+        sizes.all(|size| size == first).then(|| u32::try_from(first).ok()).flatten()
+    }
+
+    /// The CPUs local to any of these PCIe roots.
+    #[must_use]
+    pub fn local_to(&self, roots: &[usize]) -> CpuSet {
+        let mut local = CpuSet::new();
+        for root in roots.iter().filter_map(|root| self.pcie_roots.get(*root)) {
+            local.extend_from(&root.cpus);
+        }
+        local
+    }
+
+    /// The group at a position.
+    ///
+    /// # Errors
+    /// Invalid, when there is none: the host never asks for one.
+    pub fn group(&self, position: usize) -> Result<&Group, Denial> {
+        self.groups
+            .get(position)
+            .ok_or_else(|| deny!(Invalid, "the request names group {position} of {}", self.groups.len()))
+    }
+}

@@ -1,0 +1,3 @@
+//! Keeps every rule.
+
+dracpu_test_guests::guest!("honest", |_, _, _| ());
