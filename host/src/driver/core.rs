@@ -149,7 +149,11 @@ impl Driver {
         let mut current = self.allocation();
         let node = node(topology, &self.config);
         *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
-        *lock(&self.strategy) = current.strategy.info();
+        let strategy = current.strategy.info();
+        if let Err(why) = &strategy {
+            tracing::error!("new claims are refused until the machine changes back, or the driver restarts: {why}");
+        }
+        *lock(&self.strategy) = strategy;
         self.ledger().replace_node(node);
         self.devices.send_replace(current.view.devices.clone());
     }
@@ -206,10 +210,7 @@ fn allocation(
             let options = &config.strategy_options;
             match strategies.open(&config.allocator, topology, reserved, &groups, options) {
                 Ok(strategy) => Chooser::Strategy(strategy),
-                Err(why) => {
-                    tracing::error!(strategy = config.allocator, "the strategy cannot be used: {why}");
-                    Chooser::Broken(why)
-                }
+                Err(why) => Chooser::Broken(why),
             }
         }
     };
