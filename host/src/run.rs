@@ -1,9 +1,42 @@
-//! The daemon.
+//! The daemon: builds the parts in order, joins their tasks, drains at the end.
+//!
+//! 1. The configuration, logged once; the way to the API server (nobody is asked yet).
+//! 2. The node lock, before any socket; then whatever earlier drivers left is cleared away.
+//! 3. The driver, from the machine and the records: in place before anybody can call.
+//! 4. HTTP, the kubelet's sockets, the runtime, the slices: a task each. One that ends early ends the
+//!    process with its reason.
+//! 5. A signal stops all of them; calls that run are finished, within a deadline. The sockets go; slices
+//!    and CDI specs stay.
+//! 6. The node lock ends last.
 
+use crate::cdi::{self, SpecDir};
 use crate::cli::Failure;
-use crate::config::ConfigFlags;
+use crate::config::{Config, ConfigFlags};
+use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
+use crate::driver::{Driver, DriverParts, StrategyInfo};
+use crate::http::metrics::{Metrics, NodeState};
+use crate::http::{self, Health};
 use crate::logging;
+use crate::nri;
+use crate::readiness::{Part, Readiness};
+use crate::slices::{self, Pool};
+use crate::strategy::Catalogue;
+use anyhow::{Context as _, anyhow};
+use dracpu_topology::{Overlay, machine};
+use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// For the calls that run when the daemon is told to stop. A pod has 30 s in all.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Between two looks for claims that nobody will unprepare.
+const ORPHANS: Duration = Duration::from_secs(300);
+/// Strategies, files and name look-ups: calls wait for each other there anyway, and threads cost memory.
+const BLOCKING_THREADS: usize = 16;
 
 /// Run the daemon: serve the kubelet and the container runtime of this node
 #[derive(Debug, clap::Args)]
@@ -17,6 +50,13 @@ pub struct Args {
     log_format: logging::Format,
 }
 
+impl Args {
+    /// The configuration flags alone.
+    pub(crate) fn into_config(self) -> ConfigFlags {
+        self.config
+    }
+}
+
 /// Runs until a signal or a fault ends it.
 ///
 /// # Errors
@@ -24,6 +64,239 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     logging::start(args.config.verbosity, args.log_format);
     let config = args.config.load()?;
-    tracing::info!(config = %config.describe(), "effective configuration");
-    Ok(ExitCode::SUCCESS)
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.describe(), "effective configuration");
+    // Fails when the process has one already, which serves as well.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the daemon")
+        .map_err(Failure::Failed)?;
+    let result = runtime.block_on(daemon(config));
+    // A blocking call that outlives the drain is cut off with the process, as by a crash.
+    runtime.shutdown_background();
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+async fn daemon(config: Config) -> Result<(), Failure> {
+    let access = dra::access(&config).await.map_err(|error| Failure::Usage(error.into()))?;
+    let mut signals = Signals::new().context("cannot listen for signals").map_err(Failure::Failed)?;
+    let _lock = tokio::select! {
+        lock = take_node(&config) => lock?,
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopped before the node was free");
+            return Ok(());
+        }
+    };
+    let driver = start_driver(config.clone(), access.clone()).await.map_err(Failure::Failed)?;
+    let tasks = Tasks::start(&config, access, driver).await.map_err(Failure::Failed)?;
+    tasks.join(signals).await.map_err(Failure::Failed)
+}
+
+/// Makes this process the node's only driver.
+async fn take_node(config: &Config) -> Result<NodeLock, Failure> {
+    let socket = |error: SocketError| match error {
+        SocketError::AnotherDriver(_) => Failure::Busy(error.into()),
+        _ => Failure::Failed(error.into()),
+    };
+    dra::prepare_directories(config).map_err(socket)?;
+    let lock = NodeLock::acquire(&config.lock_file(), config.lock_timeout, &identity()).await;
+    let lock = lock.map_err(|error| match error {
+        LockError::Held { .. } => Failure::Busy(error.into()),
+        _ => Failure::Failed(error.into()),
+    })?;
+    dra::clear_the_way(config).await.map_err(socket)?;
+    Ok(lock)
+}
+
+/// Who this process is, for one that waits for the node.
+fn identity() -> String {
+    let pid = std::process::id();
+    match (std::env::var("POD_NAMESPACE"), std::env::var("POD_NAME")) {
+        (Ok(namespace), Ok(name)) => format!("pid {pid}, pod {namespace}/{name}"),
+        (_, Ok(name)) => format!("pid {pid}, pod {name}"),
+        _ => format!("pid {pid}"),
+    }
+}
+
+async fn start_driver(config: Config, access: Access) -> anyhow::Result<Arc<Driver>> {
+    let start = move || {
+        let overlay = match &config.sysfs_overlay {
+            Some(path) => Overlay::load(path)?,
+            None => Overlay::default(),
+        };
+        let probe = cdi::from_environment();
+        let boot_id = "/proc/sys/kernel/random/boot_id";
+        let parts = DriverParts {
+            topology: machine::host(&config.sysfs_root, &overlay)?.topology,
+            strategies: Box::new(Catalogue::new(&config.strategies)?),
+            api: Arc::new(KubeApi::new(access)),
+            specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
+            probe,
+            boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
+            config,
+        };
+        anyhow::Ok(Driver::start(parts)?)
+    };
+    tokio::task::spawn_blocking(start).await.context("the driver could not be started")?
+}
+
+/// The parts that run side by side.
+struct Tasks {
+    set: JoinSet<(&'static str, anyhow::Result<()>)>,
+    stop: CancellationToken,
+    health: Arc<Health>,
+}
+
+impl Tasks {
+    async fn start(config: &Config, access: Access, driver: Arc<Driver>) -> anyhow::Result<Self> {
+        let mut tasks = Self { set: JoinSet::new(), stop: CancellationToken::new(), health: Arc::default() };
+        let readiness: Arc<Readiness> = Arc::default();
+        let metrics: Arc<Metrics> = Arc::default();
+        match driver.strategy() {
+            Ok(Some(StrategyInfo { name, version, digest, .. })) => {
+                metrics.strategy(&name, &version, &digest)
+            }
+            Ok(None) => {}
+            Err(why) => readiness.not_ready(Part::Strategy, why),
+        }
+
+        let listener = http::listen(config.bind_address).await;
+        let listener =
+            listener.with_context(|| format!("cannot listen on --bind-address {}", config.bind_address))?;
+        tracing::info!(address = %listener.local_addr()?, "serving HTTP");
+        let sources = http::Sources {
+            health: tasks.health.clone(),
+            readiness: readiness.clone(),
+            metrics: metrics.clone(),
+            state: Arc::new({
+                let driver = driver.clone();
+                move || node_state(&driver)
+            }),
+        };
+        let stop = tasks.stop.clone();
+        tasks.spawn("HTTP server", async move { Ok(http::serve(listener, sources, stop).await?) });
+
+        let endpoint = config.dra_socket().to_string_lossy().into_owned();
+        let registrar = Registrar::new(endpoint, readiness.clone(), tasks.health.clone());
+        let kubelet = dra::serve(
+            config.clone(),
+            Plugin::new(driver.clone(), metrics.clone()),
+            registrar,
+            tasks.stop.clone(),
+        );
+        tasks.spawn("kubelet plugin", async move { Ok(kubelet.await?) });
+
+        let nri = nri::run(
+            config.nri_socket.clone(),
+            driver.clone(),
+            metrics,
+            readiness.clone(),
+            tasks.stop.clone(),
+        );
+        tasks.spawn("runtime plugin", async move {
+            nri.await;
+            Ok(())
+        });
+
+        let slices =
+            slices::run(access.client, Pool::from(config), driver.devices(), readiness, tasks.stop.clone());
+        tasks.spawn("slice publisher", slices);
+
+        let stop = tasks.stop.clone();
+        tasks.spawn("claim keeper", async move {
+            stop.run_until_cancelled(keep_claims(driver)).await;
+            Ok(())
+        });
+        Ok(tasks)
+    }
+
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        self.set.spawn(async move { (name, task.await) });
+    }
+
+    /// Waits for a signal, or for a task that ends early; then drains. The error is that task's reason.
+    async fn join(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        let result = tokio::select! {
+            name = signals.next() => {
+                tracing::info!(signal = name, "stopping");
+                Ok(())
+            }
+            Some(ended) = self.set.join_next() => Err(early(ended)),
+        };
+        if let Err(reason) = &result {
+            self.health.failed(format!("{reason:#}"));
+        }
+        self.stop.cancel();
+        let drain = async {
+            while let Some(ended) = self.set.join_next().await {
+                if let Ok((name, Err(error))) = ended {
+                    tracing::warn!("the {name} did not stop cleanly: {error:#}");
+                }
+            }
+        };
+        if tokio::time::timeout(DRAIN, drain).await.is_err() {
+            tracing::warn!(deadline = ?DRAIN, "calls were still running at the deadline, they are cut off");
+            self.set.shutdown().await;
+        }
+        result
+    }
+}
+
+/// Why a task that should not have ended did.
+fn early(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow::Error {
+    match ended {
+        Ok((name, Ok(()))) => anyhow!("the {name} ended by itself"),
+        Ok((name, Err(error))) => error.context(format!("the {name} ended")),
+        Err(error) => anyhow!("a part of the daemon failed: {error}"),
+    }
+}
+
+/// What goes on in the background: claims without a record are asked for as they turn up, claims that
+/// nobody will unprepare are looked for now and then.
+async fn keep_claims(driver: Arc<Driver>) {
+    let look = async {
+        loop {
+            tokio::time::sleep(ORPHANS).await;
+            driver.find_orphans().await;
+        }
+    };
+    tokio::join!(driver.clone().prove_forever(), look);
+}
+
+fn node_state(driver: &Driver) -> NodeState {
+    let status = driver.status();
+    NodeState {
+        allocated_cpus: status.allocated.len(),
+        available_cpus: status.available.len(),
+        reserved_cpus: status.reserved.len(),
+        active_claims: status.claims.len(),
+        stranded_cpus: status.stranded_cpus.len(),
+        conflicted_cpus: status.conflicted_cpus.len(),
+        orphaned_claims: status.orphaned.len(),
+        shared_pool_pending: status.pending_updates > 0,
+        ..NodeState::default()
+    }
+}
+
+/// The signals that end the daemon.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

@@ -5,9 +5,16 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 1] = ["packed"];
+const BUILT_IN: [&str; 2] = ["llc-first", "packed"];
 
-fn main() -> anyhow::Result<()> {
+fn main() {
+    if let Err(error) = build() {
+        // Fails the build with this message, on one line and without a backtrace.
+        println!("cargo::error={}", format!("{error:#}").replace('\n', " "));
+    }
+}
+
+fn build() -> anyhow::Result<()> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace above")?;
     let packages = BUILT_IN.map(|name| format!("dracpu-strategy-{name}"));

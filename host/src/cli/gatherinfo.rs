@@ -1,8 +1,23 @@
 //! `dracpu gatherinfo`: the machine and the running driver's configuration, for a bug report.
+//!
+//! Names of keys are those of the Go driver's tool; `siblings` is added where a core has more than two
+//! threads. -1 stands for "none".
 
 use super::Failure;
-use std::path::PathBuf;
+use anyhow::Context as _;
+use dracpu_topology::{Overlay, Topology, machine};
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// The process name of a driver, this one's and the Go driver's.
+const PROCESS_NAME: &str = "dracpu";
 
 /// Write the machine's CPUs and the running driver's configuration to a file, for a bug report
 #[derive(Debug, clap::Args)]
@@ -18,9 +33,293 @@ pub(super) struct Args {
     /// Write to standard output
     #[arg(long)]
     stdout: bool,
+
+    /// Where sysfs is mounted
+    #[arg(long, value_name = "DIR", default_value = "/sys")]
+    sysfs_root: PathBuf,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let _ = args;
-    super::print("---\n")
+    gather(&args).map_err(Failure::Failed).and_then(|answer| super::print(&answer))
+}
+
+/// Gathers, and writes unless it goes to standard output; what is to be printed there.
+fn gather(args: &Args) -> anyhow::Result<String> {
+    let machine = machine::host(&args.sysfs_root, &Overlay::default())?;
+    let document = document(&machine.topology, running_driver(Path::new("/proc")))?;
+    if args.stdout {
+        return Ok(document);
+    }
+    let time = Timestamp::now().strftime("%Y%m%d-%H%M%S");
+    let name = format!("dracpu-gatherinfo-{time}-{}.yaml", std::process::id());
+    let path = args.output_dir.as_deref().unwrap_or(Path::new(".")).join(name);
+    // A command line can hold what is nobody else's business.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let written = file.and_then(|mut file| file.write_all(document.as_bytes()));
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("{}\n", path.display()))
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    tool_version: &'static str,
+    layout_version: &'static str,
+    cpu_details: CpuDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver_config: Option<DriverConfig>,
+}
+
+#[derive(Debug, Serialize)]
+struct CpuDetails {
+    topology: Counts,
+    cpus: Vec<CpuInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct Counts {
+    #[serde(rename = "numCPUs")]
+    cpus: usize,
+    #[serde(rename = "numCores")]
+    cores: usize,
+    #[serde(rename = "numUncoreCache")]
+    caches: usize,
+    #[serde(rename = "numSockets")]
+    sockets: usize,
+    #[serde(rename = "numNUMANodes")]
+    numa_nodes: usize,
+    #[serde(rename = "smtEnabled")]
+    smt: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct CpuInfo {
+    #[serde(rename = "cpuID")]
+    cpu: u32,
+    #[serde(rename = "coreID")]
+    core: i64,
+    #[serde(rename = "socketID")]
+    socket: i64,
+    #[serde(rename = "clusterID")]
+    cluster: i64,
+    #[serde(rename = "numaNodeID")]
+    numa_node: i64,
+    #[serde(rename = "numaNodeCPUSet")]
+    numa_node_cpus: String,
+    sibling: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    siblings: Option<String>,
+    #[serde(rename = "coreType")]
+    core_type: String,
+    #[serde(rename = "uncoreCacheID")]
+    cache: i64,
+}
+
+/// What a running driver was started with.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DriverConfig {
+    pid: u32,
+    command_line: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_file: Option<PathBuf>,
+    /// The file's text, or why it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<String>,
+}
+
+fn document(topology: &Topology, driver_config: Option<DriverConfig>) -> anyhow::Result<String> {
+    let document = Document {
+        tool_version: env!("CARGO_PKG_VERSION"),
+        layout_version: "v1",
+        cpu_details: CpuDetails { topology: counts(topology), cpus: cpus(topology) },
+        driver_config,
+    };
+    Ok(format!("---\n{}", serde_saphyr::to_string(&document)?))
+}
+
+fn counts(topology: &Topology) -> Counts {
+    Counts {
+        cpus: topology.cpus.len(),
+        cores: topology.cores.len(),
+        caches: topology.caches.iter().filter(|cache| cache.level == 3).count(),
+        sockets: topology.sockets.len(),
+        numa_nodes: topology.numa_nodes.len(),
+        smt: topology.threads_per_core() > 1,
+    }
+}
+
+fn cpus(topology: &Topology) -> Vec<CpuInfo> {
+    let id = |id: Option<u32>| id.map_or(-1, i64::from);
+    let position = |at: Option<usize>| at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1);
+    let row = |cpu: &dracpu_topology::Cpu| {
+        let siblings = topology.cores.get(cpu.core);
+        let node = cpu.numa_node.and_then(|at| topology.numa_nodes.get(at));
+        // Caches without a number are known by their lowest CPU.
+        let cache = cpu.llc.and_then(|at| topology.caches.get(at)).filter(|cache| cache.level == 3);
+        CpuInfo {
+            cpu: cpu.id,
+            core: id(cpu.core_id),
+            socket: topology.sockets.get(cpu.socket).map_or(-1, |socket| socket.id),
+            cluster: position(cpu.cluster),
+            numa_node: id(node.map(|node| node.id)),
+            numa_node_cpus: node.map(|node| node.cpus.to_string()).unwrap_or_default(),
+            sibling: id(siblings.and_then(|core| core.iter().find(|sibling| *sibling != cpu.id))),
+            siblings: siblings.filter(|core| core.len() > 2).map(ToString::to_string),
+            core_type: topology.kinds.get(cpu.kind).map(|kind| kind.name.clone()).unwrap_or_default(),
+            cache: id(cache.and_then(|cache| cache.id.or_else(|| cache.cpus.first()))),
+        }
+    };
+    topology.cpus.iter().map(row).collect()
+}
+
+/// The driver that runs on this host, if it can be seen from here.
+fn running_driver(proc: &Path) -> Option<DriverConfig> {
+    let own = std::process::id();
+    let processes = std::fs::read_dir(proc).ok()?.flatten();
+    let mut pids: Vec<u32> = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != own)
+        .collect();
+    pids.sort_unstable();
+    pids.into_iter().find_map(|pid| driver_config(proc, pid))
+}
+
+/// What a process was started with, if it is a driver (and not another verb of it).
+fn driver_config(proc: &Path, pid: u32) -> Option<DriverConfig> {
+    let process = proc.join(pid.to_string());
+    if std::fs::read_to_string(process.join("comm")).ok()?.trim_end() != PROCESS_NAME {
+        return None;
+    }
+    let command_line = std::fs::read(process.join("cmdline")).ok()?;
+    let arguments: Vec<OsString> = command_line
+        .strip_suffix(b"\0")?
+        .split(|byte| *byte == 0)
+        .map(|argument| OsStr::from_bytes(argument).to_owned())
+        .collect();
+    let config_file = super::daemon_flags(arguments.clone())?.config;
+    let config = config_file.as_ref().map(|file| {
+        // As the process sees it: it may live in a container.
+        let file = match file.strip_prefix("/") {
+            Ok(file) => process.join("root").join(file),
+            Err(_) => process.join("cwd").join(file),
+        };
+        std::fs::read_to_string(&file).unwrap_or_else(|error| format!("cannot be read: {error}"))
+    });
+    let command_line = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    Some(DriverConfig { pid, command_line, config_file, config })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn two_socket() -> Topology {
+        machine::load("two-socket").unwrap().topology
+    }
+
+    #[test]
+    fn document_is_a_machine_again() {
+        let topology = two_socket();
+        let text = document(&topology, None).unwrap();
+        assert!(text.starts_with("---\ntoolVersion: "), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.yaml");
+        std::fs::write(&path, text).unwrap();
+        let again = machine::load(path.to_str().unwrap()).unwrap().topology;
+        assert_eq!(again.cores, topology.cores);
+        let sets =
+            |topology: &Topology| topology.caches.iter().map(|cache| cache.cpus.clone()).collect::<Vec<_>>();
+        assert_eq!(sets(&again), sets(&topology));
+        assert_eq!(again.sockets, topology.sockets);
+        assert_eq!(again.numa_nodes.len(), topology.numa_nodes.len());
+    }
+
+    #[test]
+    fn facts_have_the_names_that_tools_read() {
+        let topology = two_socket();
+        let value: serde_json::Value = serde_saphyr::from_str(&document(&topology, None).unwrap()).unwrap();
+        assert_eq!(value["layoutVersion"], "v1");
+        assert!(value.get("driverConfig").is_none());
+        let counts = &value["cpuDetails"]["topology"];
+        assert_eq!(counts["numCPUs"], topology.cpus.len());
+        assert_eq!(counts["numNUMANodes"], topology.numa_nodes.len());
+        assert_eq!(counts["smtEnabled"], true);
+        let cpu = &value["cpuDetails"]["cpus"][0];
+        for key in [
+            "cpuID",
+            "coreID",
+            "socketID",
+            "clusterID",
+            "numaNodeID",
+            "numaNodeCPUSet",
+            "sibling",
+            "coreType",
+            "uncoreCacheID",
+        ] {
+            assert!(cpu.get(key).is_some(), "{key} in {cpu}");
+        }
+        assert!(cpu.get("siblings").is_none());
+    }
+
+    /// A directory that looks like `/proc` with one process.
+    fn proc(comm: &str, cmdline: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("4000000");
+        std::fs::create_dir_all(process.join("root/etc")).unwrap();
+        std::fs::create_dir(dir.path().join("self")).unwrap();
+        std::fs::write(process.join("comm"), format!("{comm}\n")).unwrap();
+        std::fs::write(process.join("cmdline"), cmdline).unwrap();
+        std::fs::write(process.join("root/etc/config.yaml"), "allocator: packed\n").unwrap();
+        dir
+    }
+
+    #[test]
+    fn running_driver_is_found_by_its_name() {
+        let dir = proc("dracpu", "/dracpu\0-v=4\0--config=/etc/config.yaml\0");
+        let found = running_driver(dir.path()).unwrap();
+        assert_eq!((found.pid, found.command_line.len()), (4_000_000, 3));
+        assert_eq!(found.config.as_deref(), Some("allocator: packed\n"));
+
+        let dir = proc("dracpu", "/dracpu\0run\0--config\0/etc/missing.yaml\0");
+        let found = running_driver(dir.path()).unwrap();
+        assert!(found.config.unwrap().starts_with("cannot be read: "));
+
+        // A newer driver's flags may be unknown here.
+        let dir = proc("dracpu", "/dracpu\0--from-the-future\0");
+        assert_eq!(running_driver(dir.path()).unwrap().config_file, None);
+    }
+
+    #[test]
+    fn other_processes_are_not_the_driver() {
+        for (comm, cmdline) in [("bash", "dracpu\0"), ("dracpu", "dracpu\0gatherinfo\0"), ("dracpu", "")] {
+            assert!(running_driver(proc(comm, cmdline).path()).is_none(), "{comm} {cmdline:?}");
+        }
+    }
+
+    #[test]
+    fn file_is_private_and_named_after_time_and_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let sysfs = tempfile::tempdir().unwrap();
+        let args = |sysfs: &Path| Args {
+            output_dir: Some(dir.path().to_owned()),
+            stdout: false,
+            sysfs_root: sysfs.to_owned(),
+        };
+        gather(&args(sysfs.path())).unwrap_err();
+        let path = gather(&args(Path::new("/sys"))).unwrap();
+        let path = Path::new(path.trim_end());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let parts: Vec<&str> = name.strip_suffix(".yaml").unwrap().split('-').collect();
+        let [_, _, date, time, pid] = &parts[..] else { panic!("{name}") };
+        assert_eq!((date.len(), time.len(), *pid), (8, 6, std::process::id().to_string().as_str()));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn stdout_excludes_a_directory() {
+        let args = ["dracpu", "gatherinfo", "--stdout", "--output-dir=/tmp"].map(OsString::from);
+        assert!(super::super::parse(args).is_err());
+    }
 }

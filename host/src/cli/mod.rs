@@ -13,7 +13,7 @@ mod strategy;
 mod topology;
 mod version;
 
-use crate::config::{ConfigError, go_flags};
+use crate::config::{ConfigError, ConfigFlags, go_flags};
 use crate::run;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use std::ffi::OsString;
@@ -114,6 +114,16 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     }
     let matches = Cli::command().try_get_matches_from(args)?;
     Cli::from_arg_matches(&matches)
+}
+
+/// The configuration flags in the arguments of a process that is a daemon; arguments that are not understood
+/// may be those of another version, and say nothing.
+fn daemon_flags(args: Vec<OsString>) -> Option<ConfigFlags> {
+    match parse(args) {
+        Ok(Cli { verb: None, run } | Cli { verb: Some(Verb::Run(run)), .. }) => Some(run.into_config()),
+        Ok(_) => None,
+        Err(_) => Some(ConfigFlags::default()),
+    }
 }
 
 /// The one place where a failure becomes words and an exit code.

@@ -117,7 +117,7 @@ impl ConfigFlags {
     }
 
     /// The flags over the keys of a file. Pure. Also gives the warnings.
-    fn over(
+    pub(super) fn over(
         &self,
         keys: Map<String, Value>,
         around: &Surroundings,
@@ -151,7 +151,3 @@ impl ConfigFlags {
         warnings
     }
 }
-
-#[cfg(test)]
-#[path = "tests.rs"]
-mod tests;

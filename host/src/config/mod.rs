@@ -9,6 +9,9 @@ pub(crate) mod go_flags;
 mod merge;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 pub use flags::ConfigFlags;
 
 use crate::DRIVER_NAME;

@@ -1,7 +1,10 @@
-use super::*;
-use crate::config::{DeviceMode, GroupBy, MinSharedCpus, go_flags};
+use super::merge::Surroundings;
+use super::{
+    Config, ConfigError, ConfigFlags, DeviceMode, GroupBy, LimitsConfig, MinSharedCpus, file, go_flags,
+};
 use clap::{Args as _, FromArgMatches as _};
 use proptest::prelude::*;
+use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -101,7 +104,7 @@ strategies:
     assert_eq!((first.limits.fuel, first.limits.deadline), (Some(1), Some(Duration::from_millis(2))));
     assert_eq!(first.limits.memory_bytes, Some(3));
     assert_eq!((first.limits.transfer_bytes, first.limits.component_bytes), (Some(4), Some(5)));
-    assert_eq!(second.limits, crate::config::LimitsConfig::default());
+    assert_eq!(second.limits, LimitsConfig::default());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// For a question with all its requests. The kubelet gives a prepare call 45 s in all.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(8);
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// Why there is no client for the API server. Says nothing of the server: nobody has asked it.
@@ -29,7 +29,9 @@ pub enum KubeError {
         why: String,
     },
     /// Not in a pod.
-    #[error("no service account of a pod is here ({0}); run in a pod, or name a kubeconfig file with --kubeconfig")]
+    #[error(
+        "no service account of a pod is here ({0}); run in a pod, or name a kubeconfig file with --kubeconfig"
+    )]
     NotInCluster(String),
     /// Certificates or credentials.
     #[error("the client for the API server cannot be made: {0}")]
@@ -58,7 +60,9 @@ pub async fn access(config: &Config) -> Result<Access, KubeError> {
                 why: clause(error),
             };
             let file = Kubeconfig::read_from(path).map_err(refused)?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(refused)?
+            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(refused)?
         }
         None => kube::Config::incluster().map_err(|error| KubeError::NotInCluster(clause(error)))?,
     };
@@ -132,7 +136,9 @@ impl KubeApi {
         match error {
             kube::Error::Api(status) => match status.code {
                 404 => ApiError::NotFound,
-                429 | 500.. => ApiError::Unreachable(format!("{server} answers {} {}", status.code, status.message)),
+                429 | 500.. => {
+                    ApiError::Unreachable(format!("{server} answers {} {}", status.code, status.message))
+                }
                 401 | 403 => ApiError::Other(format!(
                     "{} {}; does the driver's service account have the roles of the chart?",
                     status.code, status.message
@@ -164,11 +170,154 @@ impl DriverApi for KubeApi {
 /// extended resources.
 fn claim_names(pod: Pod) -> BTreeSet<String> {
     let named = pod.spec.and_then(|spec| spec.resource_claims).unwrap_or_default();
-    let mut names: BTreeSet<String> = named.into_iter().filter_map(|claim| claim.resource_claim_name).collect();
+    let mut names: BTreeSet<String> =
+        named.into_iter().filter_map(|claim| claim.resource_claim_name).collect();
     if let Some(status) = pod.status {
         let made = status.resource_claim_statuses.unwrap_or_default();
         names.extend(made.into_iter().filter_map(|claim| claim.resource_claim_name));
         names.extend(status.extended_resource_claim_status.map(|claim| claim.resource_claim_name));
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigFlags;
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use serde_json::{Value, json};
+    use std::path::Path;
+
+    fn config(kubeconfig: Option<&Path>) -> Config {
+        let flags = ConfigFlags {
+            kubeconfig: kubeconfig.map(Path::to_owned),
+            hostname_override: Some("node".to_owned()),
+            ..ConfigFlags::default()
+        };
+        flags.load().unwrap()
+    }
+
+    /// A plain-http API server at this address.
+    async fn api(address: impl std::fmt::Display) -> KubeApi {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        KubeApi::new(access(&config(Some(&path))).await.unwrap())
+    }
+
+    async fn serve(router: Router) -> KubeApi {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async { axum::serve(listener, router).await });
+        api(address).await
+    }
+
+    fn object(kind: &str, name: &str, rest: Value) -> axum::Json<Value> {
+        let version = if kind == "Pod" { "v1" } else { "resource.k8s.io/v1" };
+        let mut object = json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": {"name": name, "namespace": "n", "uid": format!("uid-of-{name}")},
+        });
+        for (key, value) in rest.as_object().unwrap() {
+            object[key] = value.clone();
+        }
+        axum::Json(object)
+    }
+
+    fn failure(code: u16, message: &str) -> (StatusCode, axum::Json<Value>) {
+        let status = json!({
+            "apiVersion": "v1", "kind": "Status", "status": "Failure", "message": message, "code": code, "reason": "X",
+        });
+        (StatusCode::from_u16(code).unwrap(), axum::Json(status))
+    }
+
+    const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaims";
+
+    fn claims(names: &'static [&'static str]) -> Router {
+        names.iter().fold(Router::new(), |router, name| {
+            let answer = move || async { object("ResourceClaim", name, json!({"spec": {}})) };
+            router.route(&format!("{CLAIMS}/{name}"), get(answer))
+        })
+    }
+
+    #[tokio::test]
+    async fn claim_is_read_by_name() {
+        let api = serve(claims(&["a"])).await;
+        let claim = api.claim("n", "a").await.unwrap();
+        assert_eq!((claim.id.uid.as_str(), claim.id.name.as_str()), ("uid-of-a", "a"));
+    }
+
+    #[tokio::test]
+    async fn refusals_are_told_apart() {
+        let answer = |code| get(move || async move { failure(code, "words") });
+        let router = [404, 403, 409, 429, 503]
+            .into_iter()
+            .fold(Router::new(), |router, code| router.route(&format!("{CLAIMS}/{code}"), answer(code)));
+        let router = router.route(&format!("{CLAIMS}/strange"), get(|| async { "{}" }));
+        let api = serve(router).await;
+        assert_eq!(api.claim("n", "404").await.unwrap_err(), ApiError::NotFound);
+        for (name, unreachable, part) in [
+            ("403", false, "roles of the chart"),
+            ("409", false, "409 words"),
+            ("429", true, "429 words"),
+            ("503", true, "503 words"),
+            ("strange", false, ""),
+        ] {
+            let error = api.claim("n", name).await.unwrap_err();
+            assert_eq!(matches!(error, ApiError::Unreachable(_)), unreachable, "{error}");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn server_that_does_not_answer_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let silent = KubeApi { deadline: Duration::from_millis(50), ..api(address).await };
+        let error = silent.claim("n", "a").await.unwrap_err();
+        assert_eq!(error, ApiError::Unreachable(format!("no answer from http://{address}/ within 0.05 s")));
+        drop(listener);
+        let error = api(address).await.claim("n", "a").await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, ApiError::Unreachable(_)), "{text}");
+        assert!(text.contains(&address.to_string()) && text.contains("refused"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn claims_of_a_pod_are_all_that_exist() {
+        let pod = || async {
+            let rest = json!({
+                "spec": {"containers": [], "resourceClaims": [
+                    {"name": "x", "resourceClaimName": "direct"},
+                    {"name": "y", "resourceClaimTemplateName": "t"},
+                    {"name": "z", "resourceClaimName": "gone"},
+                ]},
+                "status": {"resourceClaimStatuses": [{"name": "y", "resourceClaimName": "made"}, {"name": "none"}],
+                    "extendedResourceClaimStatus": {"resourceClaimName": "extended", "requestMappings": []}},
+            });
+            object("Pod", "p", rest)
+        };
+        let router = claims(&["direct", "made", "extended"]).route("/api/v1/namespaces/n/pods/p", get(pod));
+        let api = serve(router).await;
+        let found = api.claims_of_pod("n", "p", "uid-of-p").await.unwrap();
+        let names: Vec<&str> = found.iter().map(|claim| claim.id.name.as_str()).collect();
+        assert_eq!(names, ["direct", "extended", "made"]);
+        assert_eq!(api.claims_of_pod("n", "p", "another").await.unwrap_err(), ApiError::NotFound);
+        assert_eq!(api.claims_of_pod("n", "q", "u").await.unwrap_err(), ApiError::NotFound);
+    }
+
+    #[tokio::test]
+    async fn bad_access_says_what_to_do() {
+        let error = access(&config(Some(Path::new("/no/such/kubeconfig")))).await.err().unwrap();
+        assert!(error.to_string().contains("/no/such/kubeconfig"), "{error}");
+        let error = access(&config(None)).await.err().unwrap();
+        assert!(error.to_string().contains("--kubeconfig"), "{error}");
+    }
 }

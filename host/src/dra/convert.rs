@@ -52,7 +52,9 @@ fn config(entry: DeviceAllocationConfiguration) -> Option<Result<OpaqueConfig, S
         "FromClass" => ConfigSource::Class,
         "FromClaim" => ConfigSource::Claim,
         other => {
-            return Some(Err(format!("an entry of the claim's configuration has the unknown source `{other}`")));
+            return Some(Err(format!(
+                "an entry of the claim's configuration has the unknown source `{other}`"
+            )));
         }
     };
     let requests = entry.requests.unwrap_or_default();

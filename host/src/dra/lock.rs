@@ -122,7 +122,9 @@ mod tests {
         let path = dir.path().join("lock");
         let _first = NodeLock::acquire(&path, LONG, "pid 1, pod kube-system/dracpu-a").await.unwrap();
         let error = NodeLock::acquire(&path, Duration::from_millis(20), "pid 2").await.unwrap_err();
-        assert!(matches!(&error, LockError::Held { holder, .. } if holder == "pid 1, pod kube-system/dracpu-a"));
+        assert!(
+            matches!(&error, LockError::Held { holder, .. } if holder == "pid 1, pod kube-system/dracpu-a")
+        );
         assert!(error.to_string().contains("pid 1, pod kube-system/dracpu-a holds "), "{error}");
     }
 

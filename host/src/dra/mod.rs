@@ -17,7 +17,7 @@ mod sockets;
 pub use api::{Access, KubeApi, KubeError, access};
 pub use lock::{LockError, NodeLock};
 pub use registration::Registrar;
-pub use service::{Claims, Plugin, Refusal};
+pub use service::{Claims, Plugin, Refusal, Results};
 pub use sockets::{SocketError, clear_the_way, prepare_directories};
 
 use crate::config::Config;
@@ -53,7 +53,7 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`] when it cannot begin, or ends by itself.
 pub async fn serve(
-    config: &Config,
+    config: Config,
     plugin: Plugin,
     registrar: Registrar,
     stop: CancellationToken,
@@ -78,7 +78,10 @@ pub async fn serve(
         let _removed_at_the_end = registration_file;
         Server::builder()
             .add_service(RegistrationServer::new(registrar))
-            .serve_with_incoming_shutdown(UnixListenerStream::new(registration), stop.clone().cancelled_owned())
+            .serve_with_incoming_shutdown(
+                UnixListenerStream::new(registration),
+                stop.clone().cancelled_owned(),
+            )
             .await
             .map_err(|source| ServeError::Server { socket: "registration", source })
     };

@@ -60,7 +60,8 @@ impl Registration for Registrar {
             self.health.registered();
         } else {
             tracing::warn!(reason = %error, "the kubelet refused the registration, it will try again");
-            self.readiness.not_ready(Part::Registration, format!("the kubelet refused the registration: {error}"));
+            self.readiness
+                .not_ready(Part::Registration, format!("the kubelet refused the registration: {error}"));
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

@@ -5,23 +5,25 @@
 //! may drop a call at any moment; the operations go on in the driver's own tasks.
 
 use super::convert;
-use crate::driver::{ClaimRef, Prepared};
+use crate::driver::{ClaimRef, Driver, PrepareError, Prepared, UnprepareError};
 use crate::http::metrics::{ClaimOperation, Metrics};
-use dracpu_cpuset::CpuSet;
 use dracpu_proto::{dra_v1, dra_v1beta1};
-use futures::future::{BoxFuture, join_all};
-use std::collections::BTreeMap;
+use futures::future::BoxFuture;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// What the driver does with a claim.
+/// What the driver does with claims. Each claim has a result of its own, and every claim has one.
 pub trait Claims: Send + Sync + 'static {
-    /// Prepares a claim; again with the same answer if it is prepared. Goes on when the future is dropped.
-    fn prepare(self: Arc<Self>, claim: ClaimRef) -> BoxFuture<'static, Result<Prepared, Refusal>>;
+    /// Prepares claims; again with the same answer what is prepared. Goes on when the future is dropped.
+    fn prepare(self: Arc<Self>, claims: Vec<ClaimRef>) -> BoxFuture<'static, Results<Prepared>>;
 
-    /// Unprepares a claim, also one that nobody knows. Goes on when the future is dropped.
-    fn unprepare(self: Arc<Self>, claim: ClaimRef) -> BoxFuture<'static, Result<(), Refusal>>;
+    /// Unprepares claims, also those that nobody knows. Goes on when the future is dropped.
+    fn unprepare(self: Arc<Self>, claims: Vec<ClaimRef>) -> BoxFuture<'static, Results<()>>;
 }
+
+/// What became of each claim.
+pub type Results<T> = Vec<(ClaimRef, Result<T, Refusal>)>;
 
 /// Why a claim cannot be prepared or unprepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,38 @@ pub struct Refusal {
     pub message: String,
     /// The strategy at fault and the kind of its failure, if one was.
     pub strategy_failure: Option<(String, &'static str)>,
+}
+
+impl Claims for Driver {
+    fn prepare(self: Arc<Self>, claims: Vec<ClaimRef>) -> BoxFuture<'static, Results<Prepared>> {
+        Box::pin(async move {
+            let answers = Driver::prepare(&self, claims).await.into_iter();
+            answers.map(|(claim, answer)| (claim, answer.map_err(Refusal::from))).collect()
+        })
+    }
+
+    fn unprepare(self: Arc<Self>, claims: Vec<ClaimRef>) -> BoxFuture<'static, Results<()>> {
+        Box::pin(async move {
+            let answers = Driver::unprepare(&self, claims).await.into_iter();
+            answers.map(|(claim, answer)| (claim, answer.map_err(Refusal::from))).collect()
+        })
+    }
+}
+
+impl From<PrepareError> for Refusal {
+    fn from(error: PrepareError) -> Self {
+        let strategy_failure = match &error {
+            PrepareError::Undecided { undecided, .. } => Some((undecided.strategy.clone(), undecided.kind)),
+            _ => None,
+        };
+        Self { message: format!("{:#}", anyhow::Error::new(error)), strategy_failure }
+    }
+}
+
+impl From<UnprepareError> for Refusal {
+    fn from(error: UnprepareError) -> Self {
+        Self { message: format!("{:#}", anyhow::Error::new(error)), strategy_failure: None }
+    }
 }
 
 /// Serves the kubelet.
@@ -46,72 +80,52 @@ impl Plugin {
         Self { claims, metrics }
     }
 
-    async fn prepare(&self, claims: impl Iterator<Item = ClaimRef>) -> BTreeMap<String, Result<Prepared, String>> {
-        each(claims, |claim| async move {
-            let timer = self.metrics.claim_operation(ClaimOperation::Prepare);
-            let result = self.claims.clone().prepare(claim.clone()).await;
-            timer.finish(result.is_ok());
-            match result {
-                Ok(prepared) => {
-                    let cpus = cpus(&prepared);
-                    self.metrics.claim_cpus(cpus.len());
-                    tracing::info!(claim_uid = %claim.uid, namespace = %claim.namespace, claim = %claim.name, %cpus, "claim is prepared");
-                    Ok(prepared)
-                }
-                Err(refusal) => Err(self.refused("prepared", &claim, refusal)),
-            }
-        })
-        .await
+    async fn prepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<Prepared, String>)> {
+        let answers = self.timed(ClaimOperation::Prepare, claims, Claims::prepare).await;
+        for prepared in answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()) {
+            let cpus: usize = prepared.devices.iter().map(|device| device.cpus.len()).sum();
+            self.metrics.claim_cpus(cpus);
+        }
+        answers
     }
 
-    async fn unprepare(&self, claims: impl Iterator<Item = ClaimRef>) -> BTreeMap<String, Result<(), String>> {
-        each(claims, |claim| async move {
-            let timer = self.metrics.claim_operation(ClaimOperation::Unprepare);
-            let result = self.claims.clone().unprepare(claim.clone()).await;
-            timer.finish(result.is_ok());
-            match result {
-                Ok(()) => {
-                    tracing::info!(claim_uid = %claim.uid, namespace = %claim.namespace, claim = %claim.name, "claim is unprepared");
-                    Ok(())
-                }
-                Err(refusal) => Err(self.refused("unprepared", &claim, refusal)),
+    async fn unprepare(&self, claims: Vec<ClaimRef>) -> Vec<(String, Result<(), String>)> {
+        self.timed(ClaimOperation::Unprepare, claims, Claims::unprepare).await
+    }
+
+    /// Runs an operation on the claims of a call and observes it; answers by UID. When the kubelet drops the
+    /// call, the timers are dropped with it.
+    async fn timed<T>(
+        &self,
+        operation: ClaimOperation,
+        mut claims: Vec<ClaimRef>,
+        run: impl FnOnce(Arc<dyn Claims>, Vec<ClaimRef>) -> BoxFuture<'static, Results<T>>,
+    ) -> Vec<(String, Result<T, String>)> {
+        let mut asked = HashSet::new();
+        claims.retain(|claim| asked.insert(claim.uid.clone()));
+        let mut timers: HashMap<_, _> =
+            asked.into_iter().map(|uid| (uid, self.metrics.claim_operation(operation))).collect();
+        let answers = run(self.claims.clone(), claims).await.into_iter();
+        let answers = answers.map(|(claim, answer)| {
+            if let Some(timer) = timers.remove(&claim.uid) {
+                timer.finish(answer.is_ok());
             }
-        })
-        .await
+            let answer = answer.map_err(|refusal| self.refused(operation, &claim, refusal));
+            (claim.uid, answer)
+        });
+        answers.collect()
     }
 
     /// Logs and counts a refusal; gives the text for the kubelet.
-    fn refused(&self, what: &str, claim: &ClaimRef, refusal: Refusal) -> String {
+    fn refused(&self, operation: ClaimOperation, claim: &ClaimRef, refusal: Refusal) -> String {
         let ClaimRef { uid, namespace, name } = claim;
         let error = refusal.message;
-        tracing::warn!(claim_uid = %uid, %namespace, claim = %name, %error, "claim is not {what}");
+        tracing::warn!(claim_uid = %uid, %namespace, claim = %name, op = operation.name(), "refused: {error}");
         if let Some((strategy, kind)) = refusal.strategy_failure {
             self.metrics.strategy_failure(&strategy, kind);
         }
         format!("claim {namespace}/{name} ({uid}): {error}")
     }
-}
-
-/// Runs an operation on each claim, side by side; the results are by UID. A claim that is asked for twice is
-/// asked for once.
-async fn each<T, F: Future<Output = T>>(
-    claims: impl Iterator<Item = ClaimRef>,
-    operation: impl Fn(ClaimRef) -> F,
-) -> BTreeMap<String, T> {
-    let claims: BTreeMap<String, ClaimRef> = claims.map(|claim| (claim.uid.clone(), claim)).collect();
-    let results = claims.into_iter().map(|(uid, claim)| {
-        let result = operation(claim);
-        async move { (uid, result.await) }
-    });
-    join_all(results).await.into_iter().collect()
-}
-
-fn cpus(prepared: &Prepared) -> CpuSet {
-    let mut all = CpuSet::new();
-    for device in &prepared.devices {
-        all.extend_from(&device.cpus);
-    }
-    all
 }
 
 /// The service in one version of the API. The versions differ in `Device` alone.
@@ -123,7 +137,7 @@ macro_rules! serve_version {
                 &self,
                 request: Request<$version::NodePrepareResourcesRequest>,
             ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
-                let claims = request.into_inner().claims.into_iter().map(ClaimRef::from);
+                let claims = request.into_inner().claims.into_iter().map(ClaimRef::from).collect();
                 let answer = |result: Result<Prepared, String>| match result {
                     Ok(prepared) => {
                         let device = |$device: crate::driver::PreparedDevice| {
@@ -144,7 +158,7 @@ macro_rules! serve_version {
                 &self,
                 request: Request<$version::NodeUnprepareResourcesRequest>,
             ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
-                let claims = request.into_inner().claims.into_iter().map(ClaimRef::from);
+                let claims = request.into_inner().claims.into_iter().map(ClaimRef::from).collect();
                 let answer = |result: Result<(), String>| $version::NodeUnprepareResourceResponse {
                     error: result.err().unwrap_or_default(),
                 };

@@ -3,6 +3,7 @@
 //! Labels come from closed sets. The names of the first part are those of the Go driver for `dra.cpu`:
 //! dashboards know them.
 
+use crate::nri::{Hook, Observer};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -115,7 +116,7 @@ pub(crate) fn table() -> Value {
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+enum Outcome {
     /// It worked.
     Success,
     /// It did not.
@@ -126,6 +127,10 @@ pub enum Outcome {
 
 impl Outcome {
     const ALL: [Self; 3] = [Self::Success, Self::Error, Self::Unknown];
+
+    fn of(ok: bool) -> Self {
+        if ok { Self::Success } else { Self::Error }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -145,15 +150,15 @@ pub enum ClaimOperation {
     Unprepare,
 }
 
-/// A container hook whose time is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerHook {
-    /// `CreateContainer`
-    Create,
-    /// `StopContainer`
-    Stop,
-    /// `RemoveContainer`
-    Remove,
+impl ClaimOperation {
+    /// As in the spans of the log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Unprepare => "unprepare",
+        }
+    }
 }
 
 /// What the gauges show: the node's state at the time of a scrape.
@@ -282,12 +287,12 @@ impl Metrics {
     /// Makes every series of a closed set, so that rates start from zero.
     fn create_series(&self) {
         for result in Outcome::ALL {
-            self.prepare.get_or_create(&results(result));
-            self.unprepare.get_or_create(&results(result));
-            self.synchronize.get_or_create(&results(result));
+            drop(self.prepare.get_or_create(&results(result)));
+            drop(self.unprepare.get_or_create(&results(result)));
+            drop(self.synchronize.get_or_create(&results(result)));
             for mode in MODES {
                 for hook in [&self.create, &self.stop, &self.remove] {
-                    hook.get_or_create(&results_and_mode(result, mode));
+                    drop(hook.get_or_create(&results_and_mode(result, mode)));
                 }
             }
         }
@@ -313,26 +318,9 @@ impl Metrics {
     /// The strategy that is active.
     pub fn strategy(&self, name: &str, version: &str, digest: &str) {
         self.strategy_info.clear();
-        let labels = [("name", name.to_owned()), ("version", version.to_owned()), ("digest", digest.to_owned())];
+        let labels =
+            [("name", name.to_owned()), ("version", version.to_owned()), ("digest", digest.to_owned())];
         self.strategy_info.get_or_create(&labels).set(1);
-    }
-
-    /// A container hook was answered.
-    pub fn nri_hook(&self, hook: ContainerHook, ok: bool, exclusive: bool, duration: Duration) {
-        let family = match hook {
-            ContainerHook::Create => &self.create,
-            ContainerHook::Stop => &self.stop,
-            ContainerHook::Remove => &self.remove,
-        };
-        let result = if ok { Outcome::Success } else { Outcome::Error };
-        let mode = if exclusive { "exclusive" } else { "shared" };
-        family.get_or_create(&results_and_mode(result, mode)).observe(duration.as_secs_f64());
-    }
-
-    /// Synchronize was answered.
-    pub fn nri_synchronize(&self, ok: bool, duration: Duration) {
-        let result = if ok { Outcome::Success } else { Outcome::Error };
-        self.synchronize.get_or_create(&results(result)).observe(duration.as_secs_f64());
     }
 
     /// A container ran for so long on CPUs that a claim holds for another one.
@@ -365,6 +353,22 @@ impl Metrics {
     }
 }
 
+impl Observer for Metrics {
+    fn nri_hook(&self, hook: Hook, ok: bool, exclusive: bool, duration: Duration) {
+        let family = match hook {
+            Hook::Create => &self.create,
+            Hook::Stop => &self.stop,
+            Hook::Remove => &self.remove,
+        };
+        let mode = if exclusive { "exclusive" } else { "shared" };
+        family.get_or_create(&results_and_mode(Outcome::of(ok), mode)).observe(duration.as_secs_f64());
+    }
+
+    fn nri_synchronize(&self, ok: bool, duration: Duration) {
+        self.synchronize.get_or_create(&results(Outcome::of(ok))).observe(duration.as_secs_f64());
+    }
+}
+
 /// Observes an operation on a claim when dropped, as [`Outcome::Unknown`] unless told otherwise.
 #[derive(Debug)]
 pub struct ClaimTimer<'a> {
@@ -377,7 +381,7 @@ pub struct ClaimTimer<'a> {
 impl ClaimTimer<'_> {
     /// How the operation ended.
     pub fn finish(mut self, ok: bool) {
-        self.outcome = if ok { Outcome::Success } else { Outcome::Error };
+        self.outcome = Outcome::of(ok);
     }
 }
 
@@ -403,10 +407,8 @@ mod tests {
         metrics.strategy("packed", "1.0.0", "sha256:0");
         metrics.strategy_failure("packed", "trap");
         let text = metrics.render(&NodeState::default());
-        let served: BTreeSet<(&str, &str)> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-            .collect();
+        let served: BTreeSet<(&str, &str)> =
+            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
         let table: BTreeSet<_> = TABLE.iter().map(|metric| (metric.name, metric.kind.name())).collect();
         assert_eq!(served, table);
         for metric in TABLE {
@@ -414,7 +416,8 @@ mod tests {
                 let labelled = format!("{label}=\"");
                 assert!(
                     text.lines().any(|line| line.starts_with(metric.name) && line.contains(&labelled)),
-                    "{} {label}", metric.name
+                    "{} {label}",
+                    metric.name
                 );
             }
         }

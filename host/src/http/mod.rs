@@ -49,7 +49,7 @@ impl Health {
     }
 
     /// What is wrong; none while alive.
-    fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Life::Starting => Some("not registered with the kubelet since the start".to_owned()),
             Life::Alive => None,
@@ -176,7 +176,10 @@ mod tests {
     #[tokio::test]
     async fn healthz_is_unavailable_until_registered_and_after_a_fatal_fault() {
         let served = Served::start().await;
-        assert_eq!(served.get("/healthz").await, (503, "not registered with the kubelet since the start\n".to_owned()));
+        assert_eq!(
+            served.get("/healthz").await,
+            (503, "not registered with the kubelet since the start\n".to_owned())
+        );
         served.sources.health.registered();
         served.sources.readiness.not_ready(Part::Registration, "the kubelet restarted");
         assert_eq!(served.get("/healthz").await.0, 200);
@@ -190,7 +193,10 @@ mod tests {
         let served = Served::start().await;
         let (status, body) = served.get("/readyz").await;
         assert_eq!(status, 503);
-        assert!(body.contains("registration: the kubelet has not contacted this driver yet\nnri: "), "{body}");
+        assert!(
+            body.contains("registration: the kubelet has not contacted this driver yet\nnri: "),
+            "{body}"
+        );
         served.sources.readiness.ready(Part::Registration);
         served.sources.readiness.ready(Part::Nri);
         assert_eq!(served.get("/readyz").await, (200, "ready\n".to_owned()));

@@ -5,9 +5,11 @@
 //! and the container then starts without its CPUs. Never sends updates that the runtime did not ask for.
 //!
 //! Reading order: this file (when to connect), `session` (one connection), `plugin` (what the runtime
-//! calls), `convert`, `hooks` (what the driver must do), `version`; below them `mux` and `ttrpc` (the wire).
+//! calls), `convert`, `hooks` (what the driver must do), `driver` (that
+//! it does), `version`; below them `mux` and `ttrpc` (the wire).
 
 mod convert;
+mod driver;
 mod hooks;
 mod mux;
 mod plugin;

@@ -118,7 +118,7 @@ pub fn by_cores(machine: &Machine, cpus: &CpuSet, count: usize) -> CpuSet {
 /// Positions from the greatest key to the least; equal ones in their order.
 pub(crate) fn descending(count: usize, key: &dyn Fn(usize) -> (usize, bool, usize)) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..count).collect();
-    positions.sort_by(|a, b| key(*b).cmp(&key(*a)));
+    positions.sort_by_key(|at| std::cmp::Reverse(key(*at)));
     positions
 }
 

@@ -7,6 +7,8 @@ pub mod algorithm;
 pub mod layout;
 mod options;
 mod strategy;
+#[cfg(test)]
+mod tests;
 
 pub use options::{Align, Isolate, Kind, Options};
 pub use strategy::LlcFirst;

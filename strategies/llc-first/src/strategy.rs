@@ -42,7 +42,7 @@ impl Strategy for LlcFirst {
         let mut free = now.free.clone();
         let mut held = Held::default();
         let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
-        let count = |at: usize| requests.get(at).map_or(0, |request| request.count as usize);
+        let count = |at: usize| requests.get(at).map_or(0, asked);
         // The large ones first: small ones fit into what is left.
         for at in descending(requests.len(), &|at| (count(at), false, 0)) {
             let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
@@ -72,23 +72,29 @@ fn offer(machine: &Machine, layout: &Layout, isolates_cores: bool) -> Offer {
 fn attributes(machine: &Machine, layout: &Layout) -> Vec<(String, Attribute)> {
     let caches = || layout.domains.iter().map(|domain| machine.caches.get(domain.cache?));
     let sizes = || layout.domains.iter().map(|domain| domain.cpus.len());
-    let cores = |cpus: &CpuSet| machine.cores.iter().filter(|core| !core.is_disjoint(cpus)).count();
+    let cores_of = |cpus: &CpuSet| machine.cores.iter().filter(|core| !core.is_disjoint(cpus)).count();
+    let cores = layout.domains.iter().map(|domain| cores_of(&domain.cpus));
     let level = caches().map(|cache| cache.map_or(0, |cache| cache.level)).min();
     let bytes = caches().map(|cache| cache.map_or(0, |cache| cache.size_bytes)).min();
     let facts = [
-        ("cacheCount", Some(layout.domains.len() as u64)),
-        ("cacheCpusMax", sizes().max().map(|size| size as u64)),
-        ("cacheCpusMin", sizes().min().map(|size| size as u64)),
-        ("coresPerCacheMax", layout.domains.iter().map(|domain| cores(&domain.cpus) as u64).max()),
+        ("cacheCount", i64::try_from(layout.domains.len()).ok()),
+        ("cacheCpusMax", sizes().max().and_then(|size| i64::try_from(size).ok())),
+        ("cacheCpusMin", sizes().min().and_then(|size| i64::try_from(size).ok())),
+        ("coresPerCacheMax", cores.max().and_then(|count| i64::try_from(count).ok())),
         // 0 where something else stands for a cache.
-        ("cacheLevel", level.map(u64::from)),
-        ("cacheBytesMin", bytes.filter(|bytes| *bytes > 0)),
+        ("cacheLevel", level.map(i64::from)),
+        ("cacheBytesMin", bytes.filter(|bytes| *bytes > 0).and_then(|bytes| i64::try_from(bytes).ok())),
     ];
-    let attribute = |(name, value): (&str, Option<u64>)| {
-        let value = i64::try_from(value?).ok()?;
-        Some((format!("llc-first.dra.cpu/{name}"), Attribute::Int(value)))
-    };
-    facts.into_iter().filter_map(attribute).collect()
+    let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| (format!("llc-first.dra.cpu/{name}"), Attribute::Int(value))).collect()
+}
+
+fn asked(request: &Request<Options>) -> usize {
+    size(request.count)
+}
+
+fn size(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 fn number(count: usize) -> u32 {
@@ -107,7 +113,7 @@ impl LlcFirst {
         let Some(layout) = self.layouts.get(request.group) else {
             return Err(deny!(Invalid, "group {} is not known", group.device));
         };
-        let (asked, options) = (request.count as usize, request.options);
+        let (asked, options) = (asked(request), request.options);
         if asked == 0 {
             return Ok((Grant::default(), format!("{}: nothing asked", request.name)));
         }
@@ -159,7 +165,7 @@ impl LlcFirst {
             if request.options.kind == Kind::Any && self.machine.kinds.len() > 1 {
                 let kinds = &self.machine.kinds;
                 let fastest = descending(kinds.len(), &|at| {
-                    kinds.get(at).map_or((0, false, 0), |kind| (kind.capacity as usize, false, 0))
+                    kinds.get(at).map_or((0, false, 0), |kind| (size(kind.capacity), false, 0))
                 });
                 let kinds = fastest.into_iter().filter_map(|at| kinds.get(at));
                 candidates.extend(kinds.map(|kind| base.intersection(&kind.cpus)));
@@ -202,10 +208,9 @@ impl LlcFirst {
     fn why(&self, name: &str, choice: &Choice, grant: &Grant, possible: Option<usize>) -> String {
         let caches = choice.amounts.len();
         let amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
-        let used = Held::default();
-        let mut used = Held { ..used };
+        let mut used = Held::default();
         used.add(&self.machine, &grant.cpus);
-        let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(node as usize));
+        let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(size(node)));
         let nodes: Vec<String> = nodes.map(|node| node.id.to_string()).collect();
         let whole = Free::of(&self.machine, grant.cpus.clone()).whole.len();
         let possible = possible.map_or_else(String::new, |possible| format!(", {possible} when idle"));

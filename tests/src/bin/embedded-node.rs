@@ -424,7 +424,9 @@ async fn main() -> Result<ExitCode> {
         };
         let answer = match outcome {
             Ok(mut answer) => {
-                answer["ok"] = true.into();
+                if let Some(answer) = answer.as_object_mut() {
+                    answer.insert("ok".to_owned(), true.into());
+                }
                 answer
             }
             Err(error) => json!({"ok": false, "error": format!("{error:#}")}),

@@ -93,8 +93,8 @@ impl Call {
             let (its_group, its_plural, _) = resource.names();
             its_group == group && its_plural == plural
         })?;
-        let scoped = resource.namespaced() == namespace.is_some();
-        if !scoped && !(resource.namespaced() && name.is_empty()) {
+        let over_all_namespaces = resource.namespaced() && namespace.is_none() && name.is_empty();
+        if resource.namespaced() != namespace.is_some() && !over_all_namespaces {
             return None;
         }
         let watching = matches!(query.get("watch").map(String::as_str), Some("1" | "true"));

@@ -1,14 +1,15 @@
 //! The container runtime as NRI plugins meet it: containerd's NRI adaptation and CRI service, without
 //! containers. Every container is a record with an environment and a CPU mask.
 //!
-//! Reading order: this file (the handle), `containers` (what there is), `hooks` (the CRI calls and the
-//! hooks that they cause), `adjust` (merging the answers), `session` (a plugin's connection), `ttrpc`,
-//! `mux`.
+//! Reading order: this file (the handle), `containers` (what there is), `cri` (a kubelet's calls),
+//! `hooks` (what plugins are asked then), `adjust` (merging the answers), `session` (a plugin's
+//! connection), `ttrpc`, `mux`.
 //!
 //! Sources: `containerd/nri` at 0.8 and 0.12, containerd 2.1 and 2.4 (sources, and measured).
 
 mod adjust;
 mod containers;
+mod cri;
 mod hooks;
 mod mux;
 mod session;
