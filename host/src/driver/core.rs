@@ -60,7 +60,7 @@ pub struct Driver {
     /// Never held across anything that waits.
     ledger: Mutex<Ledger>,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
-    pub(super) unreadable: Vec<PathBuf>,
+    pub(super) unreadable: Mutex<Vec<PathBuf>>,
     strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
     /// A container has a claim without a record.
@@ -134,7 +134,7 @@ impl Driver {
             allocation: Mutex::new(allocation),
             ledger: Mutex::new(ledger),
             orphans: Mutex::default(),
-            unreadable,
+            unreadable: Mutex::new(unreadable),
             strategy,
             devices,
             unproven: Notify::new(),

@@ -271,7 +271,11 @@ impl Driver {
             booking: booking.clone(),
         };
         let path = self.specs.file(uid)?;
-        self.specs.write(uid, &record).map_err(|source| PrepareError::Write { path, booked, source })
+        match self.specs.write(uid, &record) {
+            Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
+            Err(source) => return Err(PrepareError::Write { path, booked, source }),
+        }
+        Ok(())
     }
 
     /// The spec could not be written: nobody may have the CPUs, or this claim alone.

@@ -62,6 +62,7 @@ async fn no_file_keeps_the_driver_from_starting_and_readable_cpus_go_to_nobody()
     home.prepare(&driver, "C", "1").await.unwrap();
     unprepare(&driver, "D").await;
     assert!(!home.spec("D").exists());
+    assert_eq!(driver.status().unreadable_specs, [home.spec("E")]);
     drop(driver);
     let driver = home.start();
     assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2-3"), holds("C", "4")]);
