@@ -3,11 +3,23 @@
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 1] = ["packed"];
+const BUILT_IN: [&str; 3] = ["external", "llc-first", "packed"];
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    // Cargo shows what was written to standard error, the compiler's messages among it, only on failure.
+    build().map_or_else(
+        |error| {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
+fn build() -> anyhow::Result<()> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace above")?;
     let packages = BUILT_IN.map(|name| format!("dracpu-strategy-{name}"));

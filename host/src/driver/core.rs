@@ -120,7 +120,7 @@ impl Driver {
             MinSharedCpus::Explicit(floor) => floor,
         };
         let mut ledger = Ledger::new(node(&topology, &config), usize::try_from(floor).unwrap_or(usize::MAX));
-        let allocation = allocation(&*strategies, &config, topology, None);
+        let allocation = allocation(&*strategies, &config, &topology, None);
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
         let strategy = Mutex::new(allocation.strategy.info());
         let devices = watch::Sender::new(allocation.view.devices.clone());
@@ -145,11 +145,15 @@ impl Driver {
 
     /// Other CPUs are online: a new instance of the strategy, new devices; claims keep their CPUs. Blocking.
     /// The new masks are in [`take_pending_updates`](Self::take_pending_updates).
-    pub fn machine_changed(&self, topology: Topology) {
+    pub fn machine_changed(&self, topology: &Topology) {
         let mut current = self.allocation();
-        let node = node(&topology, &self.config);
+        let node = node(topology, &self.config);
         *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
-        *lock(&self.strategy) = current.strategy.info();
+        let strategy = current.strategy.info();
+        if let Err(why) = &strategy {
+            tracing::error!("new claims are refused until the machine changes back, or the driver restarts: {why}");
+        }
+        *lock(&self.strategy) = strategy;
         self.ledger().replace_node(node);
         self.devices.send_replace(current.view.devices.clone());
     }
@@ -195,21 +199,18 @@ fn node(topology: &Topology, config: &Config) -> Node {
 fn allocation(
     strategies: &dyn Strategies,
     config: &Config,
-    topology: Topology,
+    topology: &Topology,
     before: Option<&View>,
 ) -> Allocation {
     let reserved = &config.reserved_cpus;
-    let groups = device::groups(&topology, config.mode, reserved);
+    let groups = device::groups(topology, config.mode, reserved);
     let strategy = match config.mode {
         DeviceMode::Individual => Chooser::Scheduler,
         DeviceMode::Grouped(_) => {
             let options = &config.strategy_options;
-            match strategies.open(&config.allocator, &topology, reserved, &groups, options) {
+            match strategies.open(&config.allocator, topology, reserved, &groups, options) {
                 Ok(strategy) => Chooser::Strategy(strategy),
-                Err(why) => {
-                    tracing::error!(strategy = config.allocator, "the strategy cannot be used: {why}");
-                    Chooser::Broken(why)
-                }
+                Err(why) => Chooser::Broken(why),
             }
         }
     };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 /// The machine as the node publishes it: what a device's name stands for.
 pub(super) struct View {
-    pub(super) topology: Topology,
     pub(super) groups: Vec<Group>,
     pub(super) devices: Arc<Vec<Device>>,
     pub(super) warnings: Vec<Warning>,
@@ -28,7 +27,7 @@ impl View {
     /// `strategy` is none in individual mode, and where there is none to be used: then no group is
     /// published.
     pub(super) fn new(
-        topology: Topology,
+        topology: &Topology,
         reserved: &CpuSet,
         settings: Settings,
         groups: Vec<Group>,
@@ -37,10 +36,10 @@ impl View {
     ) -> Self {
         let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
         let offers = strategy.map(Decide::offers).unwrap_or_default();
-        let mut published = device::publish(&topology, reserved, settings, &groups, &publishes, offers);
+        let mut published = device::publish(topology, reserved, settings, &groups, &publishes, offers);
         let names = keep_names(&mut published.devices, before);
         let (devices, warnings) = (Arc::new(published.devices), published.warnings);
-        Self { topology, groups, devices, warnings, names }
+        Self { groups, devices, warnings, names }
     }
 
     /// What a device's name stands for; groups also when they are not published at the moment.

@@ -270,20 +270,17 @@ impl Publisher {
     }
 
     fn report_left_out(&mut self, sent: &ResourceSliceSpec, stored: &ResourceSliceSpec) {
-        let any =
-            |spec: &ResourceSliceSpec, has: fn(&ApiDevice) -> bool| spec.devices.iter().flatten().any(has);
-        let gated: [(&'static str, fn(&ApiDevice) -> bool); 3] = [
+        type Has = fn(&ApiDevice) -> bool;
+        let gated: [(&'static str, Has); 3] = [
             ("allowMultipleAllocations", |device| device.allow_multiple_allocations.is_some()),
             ("requestPolicy", |device| {
                 device.capacity.iter().flatten().any(|(_, capacity)| capacity.request_policy.is_some())
             }),
             ("nodeAllocatableResources", |device| device.node_allocatable_resources.is_some()),
         ];
-        let mut fields: Vec<&'static str> = gated
-            .into_iter()
-            .filter(|(_, has)| any(sent, *has) && !any(stored, *has))
-            .map(|(field, _)| field)
-            .collect();
+        let any = |spec: &ResourceSliceSpec, has: Has| spec.devices.iter().flatten().any(has);
+        let fields = gated.into_iter().filter(|(_, has)| any(sent, *has) && !any(stored, *has));
+        let mut fields: Vec<&'static str> = fields.map(|(field, _)| field).collect();
         if fields.is_empty() {
             fields.push("a part");
         }

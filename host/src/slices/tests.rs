@@ -35,15 +35,10 @@ struct Store {
 }
 
 impl Store {
-    fn call(&mut self, verb: &'static str) -> Result<(), Response> {
+    /// Notes the call; gives the status that it must fail with.
+    fn call(&mut self, verb: &'static str) -> Option<u16> {
         self.calls.push(verb);
-        match self.fail {
-            Some((failing, status)) if failing == verb => {
-                self.fail = None;
-                Err(failure(status))
-            }
-            _ => Ok(()),
-        }
+        self.fail.take_if(|(failing, _)| *failing == verb).map(|(_, status)| status)
     }
 
     fn write(&mut self, name: &str, mut slice: Value, event: &str) -> Value {
@@ -127,9 +122,9 @@ impl Api {
 
 async fn node(State(api): State<Api>, Path(name): Path<String>) -> Response {
     api.with(|store| match (store.call("node"), store.node_uid) {
-        (Err(failed), _) => failed,
-        (Ok(()), Some(uid)) => Json(json!({"metadata": {"name": name, "uid": uid}})).into_response(),
-        (Ok(()), None) => failure(404),
+        (Some(status), _) => failure(status),
+        (None, Some(uid)) => Json(json!({"metadata": {"name": name, "uid": uid}})).into_response(),
+        (None, None) => failure(404),
     })
 }
 
@@ -137,8 +132,8 @@ async fn list_or_watch(State(api): State<Api>, Query(query): Query<BTreeMap<Stri
     assert_eq!(query["fieldSelector"], "spec.driver=dra.cpu,spec.nodeName=n");
     if query.get("watch").is_none_or(|watch| watch != "true") {
         return api.with(|store| match store.call("list") {
-            Err(failed) => failed,
-            Ok(()) => {
+            Some(status) => failure(status),
+            None => {
                 let items: Vec<_> = store.slices.values().collect();
                 let version = store.version.to_string();
                 Json(json!({"metadata": {"resourceVersion": version}, "items": items})).into_response()
@@ -161,8 +156,8 @@ async fn list_or_watch(State(api): State<Api>, Query(query): Query<BTreeMap<Stri
 
 async fn create(State(api): State<Api>, Json(slice): Json<Value>) -> Response {
     api.with(|store| {
-        if let Err(failed) = store.call("create") {
-            return failed;
+        if let Some(status) = store.call("create") {
+            return failure(status);
         }
         let name = format!("{}{}", slice["metadata"]["generateName"].as_str().unwrap(), store.version);
         Json(store.write(&name, slice, "ADDED")).into_response()
@@ -171,8 +166,8 @@ async fn create(State(api): State<Api>, Json(slice): Json<Value>) -> Response {
 
 async fn update(State(api): State<Api>, Path(name): Path<String>, Json(slice): Json<Value>) -> Response {
     api.with(|store| {
-        if let Err(failed) = store.call("update") {
-            return failed;
+        if let Some(status) = store.call("update") {
+            return failure(status);
         }
         let Some(stored) = store.slices.get(&name) else { return failure(404) };
         if stored["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
@@ -184,8 +179,8 @@ async fn update(State(api): State<Api>, Path(name): Path<String>, Json(slice): J
 
 async fn delete(State(api): State<Api>, Path(name): Path<String>, Json(options): Json<Value>) -> Response {
     api.with(|store| {
-        if let Err(failed) = store.call("delete") {
-            return failed;
+        if let Some(status) = store.call("delete") {
+            return failure(status);
         }
         let Some(slice) = store.slices.get(&name).cloned() else { return failure(404) };
         assert_eq!(options["preconditions"]["uid"], slice["metadata"]["uid"]);

@@ -1,6 +1,6 @@
 use crate::assemble::{Draft, DraftCpu, DraftNode};
 use crate::facts::{Cache, CpuKind, PcieRoot, Topology, Warning};
-use crate::warnings::known_code;
+use crate::warnings::{known_code, position};
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The `schema` of machines as JSON.
 pub const SCHEMA: &str = "dracpu.topology/v1";
 
-/// A machine as one JSON object: what `topology -o json` prints. [`from_json`] reads it back.
+/// A machine as one JSON object: what `topology -o json` prints, and [`load`](crate::machine::load) reads back.
 ///
 /// `core`, `die` and `cluster` are running numbers over the machine, `coreId`, `socket` and `llcId` the
 /// kernel's own. `llc` is the last-level cache, whatever its level; `l3` the same where that is level 3.
@@ -274,7 +274,7 @@ fn cache_facts(caches: Vec<CacheJson>) -> Result<BTreeMap<CpuSet, CacheFacts>, S
         .collect()
 }
 
-/// The description's own warnings, after those that reading it gave; one of each code.
+/// Adds the description's own warnings to those that reading it gave; one of each code, in the usual order.
 fn keep_warnings(topology: &mut Topology, described: Vec<WarningJson>) {
     for WarningJson { code, message } in described {
         let code = known_code(&code);
@@ -283,6 +283,7 @@ fn keep_warnings(topology: &mut Topology, described: Vec<WarningJson>) {
             None => topology.warnings.push(Warning { code, message }),
         }
     }
+    topology.warnings.sort_by_key(|warning| position(warning.code));
 }
 
 fn list(what: &str, text: &str) -> Result<CpuSet, String> {

@@ -111,7 +111,8 @@ pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError>
     }
     let text = String::from_utf8(bytes).map_err(|_| described("neither text nor a .tar.gz".to_owned()))?;
     let (topology, reserved) = if !text.trim_start().starts_with('{') {
-        (gatherinfo::from_yaml(&text).map_err(described)?, CpuSet::new())
+        let as_yaml = |fault| described(format!("it is no JSON, and as YAML of gatherinfo: {fault}"));
+        (gatherinfo::from_yaml(&text).map_err(as_yaml)?, CpuSet::new())
     } else if let Ok(line) = serde_json::from_str::<machines::Line>(&text) {
         (line.build().map_err(described)?, CpuSet::new())
     } else {

@@ -77,3 +77,8 @@ impl Warnings {
 pub(crate) fn known_code(code: &str) -> &'static str {
     CODES.into_iter().map(|(known, ..)| known).find(|known| *known == code).unwrap_or("described")
 }
+
+/// The place of a code in the order of warnings.
+pub(crate) fn position(code: &str) -> usize {
+    CODES.into_iter().position(|(known, ..)| known == code).unwrap_or(CODES.len())
+}

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 /// Builds the guests; returns (artifact name, module file), by name.
 pub(crate) fn build(guests: &Guests<'_>) -> Result<Vec<(String, PathBuf)>, BuildError> {
     let mut command = command(guests);
-    let text = format!("{command:?}");
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let text = words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ");
     let io = |source| BuildError::Io { what: text.clone(), source };
     // Standard output carries the list of artifacts; diagnostics go where the outer build's go.
     let output = command.stderr(Stdio::inherit()).output().map_err(io)?;

@@ -101,14 +101,17 @@ impl Guests<'_> {
 }
 
 /// The target directory for guests beside the profile directory that holds `path`: a build script's
-/// `OUT_DIR` or a test's executable. It follows `--target-dir` and `CARGO_TARGET_DIR` of the outer build.
+/// `OUT_DIR` or a test's executable. It follows `--target-dir` and `CARGO_TARGET_DIR` of the outer build; a
+/// build for another target (which has a directory of its own, named in `TARGET`) shares it.
 ///
 /// # Errors
 /// [`BuildError::NoTargetDirectory`] for a path of another kind.
 pub fn guests_directory(path: &Path) -> Result<PathBuf, BuildError> {
     path.ancestors()
         .filter(|above| above.ends_with("build") || above.ends_with("deps"))
-        .find_map(|above| Some(above.parent()?.parent()?.join("guests")))
+        .find_map(|above| above.parent()?.parent())
+        .and_then(|root| if std::env::var_os("TARGET").as_deref() == root.file_name() { root.parent() } else { Some(root) })
+        .map(|root| root.join("guests"))
         .ok_or_else(|| BuildError::NoTargetDirectory(path.to_owned()))
 }
 

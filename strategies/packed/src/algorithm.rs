@@ -47,6 +47,34 @@ pub fn packed(
     (packing.need == 0).then_some(packing.taken)
 }
 
+/// Chooses whole cores that make up exactly `count` CPUs, for machines whose cores differ in threads.
+/// Earlier cores of the core order are preferred. None when the available whole cores do not add up.
+#[must_use]
+pub fn whole_cores(layout: &Layout, available: &CpuSet, count: usize) -> Option<CpuSet> {
+    let free = available.intersection(&layout.online);
+    let mut cores = layout.core_order(&free);
+    cores.retain(|core| core.cpus.is_subset(&free));
+    // By sum: the core with which the sum was first reached. The rest of it is made of earlier cores.
+    let mut reached: Vec<Option<&Unit>> = vec![None; count + 1];
+    for core in cores {
+        for sum in (core.size..=count).rev() {
+            let rest = sum - core.size;
+            let open = reached.get(sum).is_some_and(Option::is_none);
+            if open && (rest == 0 || reached.get(rest).is_some_and(Option::is_some)) {
+                reached.get_mut(sum).map(|reached| reached.replace(core));
+            }
+        }
+    }
+    let mut chosen = CpuSet::new();
+    let mut need = count;
+    while need > 0 {
+        let core = reached.get(need).copied().flatten()?;
+        chosen.extend_from(&core.cpus);
+        need -= core.size;
+    }
+    Some(chosen)
+}
+
 /// A choice in the making.
 struct Packing<'a> {
     layout: &'a Layout,

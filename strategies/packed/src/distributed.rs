@@ -4,18 +4,44 @@ use crate::algorithm::{Placement, packed};
 use crate::layout::{Layout, sorted};
 use dracpu_strategy_sdk::CpuSet;
 
-/// How many node subsets are looked at for one claim.
+/// What is left of the work that the searches of one claim may do.
 ///
-/// The search is exponential in the number of NUMA nodes. Up to 8 nodes it always ends within the budget
-/// (3^8 subsets of subsets). When the budget is used up, the best split found so far is taken, or the
-/// one over the nodes with the most free CPUs: as even, over as few nodes, but perhaps not the one that
-/// leaves the nodes most even.
-pub const SEARCH_BUDGET: u32 = 60_000;
+/// A search is exponential in the number of NUMA nodes. It ends early when nothing can be better, as on a
+/// machine whose nodes are equally used, and within the budget on any machine of up to 10 nodes. Where the
+/// budget ends it, the split is as even and over as few nodes as always, but perhaps not the one that
+/// leaves the nodes most even: the better one of the best found so far and the one over the nodes with
+/// most free CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchBudget {
+    /// One step = one node looked at.
+    steps: usize,
+}
+
+impl Default for SearchBudget {
+    fn default() -> Self {
+        Self { steps: 1_000_000 }
+    }
+}
+
+impl SearchBudget {
+    /// How many steps are left.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Takes steps off; false when they are not there.
+    fn spend(&mut self, steps: usize) -> bool {
+        let enough = steps <= self.steps;
+        self.steps = self.steps.saturating_sub(steps);
+        enough
+    }
+}
 
 /// Chooses `count` of the available CPUs, split evenly in multiples of `group` over as few NUMA nodes as
 /// hold them; packed where no even split exists. None when fewer are available.
 ///
-/// `budget` is what is left of [`SEARCH_BUDGET`]; several requests of a claim share it.
+/// Several requests of a claim share the budget.
 #[must_use]
 pub fn distributed(
     layout: &Layout,
@@ -23,7 +49,7 @@ pub fn distributed(
     count: usize,
     group: usize,
     placement: Placement,
-    budget: &mut u32,
+    budget: &mut SearchBudget,
 ) -> Option<CpuSet> {
     let free = available.intersection(&layout.online);
     if count > free.len() {
@@ -32,8 +58,7 @@ pub fn distributed(
     let nodes: Vec<CpuSet> =
         layout.numa_order(&free).into_iter().map(|node| node.cpus.intersection(&free)).collect();
     if group > 0 && count % group == 0 {
-        let sizes = nodes.iter().map(CpuSet::len).collect();
-        if let Some(split) = (Search { free: sizes, count, group }).split(budget) {
+        if let Some(split) = Search::new(&nodes, count, group).split(budget) {
             return split.take(layout, nodes, placement);
         }
     }
@@ -89,6 +114,8 @@ struct Search {
     free: Vec<usize>,
     count: usize,
     group: usize,
+    /// Of the free CPUs of all nodes.
+    squares: usize,
 }
 
 /// The best split of one size so far.
@@ -100,7 +127,13 @@ struct Best {
 }
 
 impl Search {
-    fn split(&self, budget: &mut u32) -> Option<Split> {
+    fn new(nodes: &[CpuSet], count: usize, group: usize) -> Self {
+        let free: Vec<usize> = nodes.iter().map(CpuSet::len).collect();
+        let squares = free.iter().map(|free| free * free).sum();
+        Self { free, count, group, squares }
+    }
+
+    fn split(&self, budget: &mut SearchBudget) -> Option<Split> {
         let most = self.count.div_ceil(self.group).min(self.free.len());
         (1..=most).find_map(|nodes| self.split_over(nodes, budget))
     }
@@ -110,35 +143,35 @@ impl Search {
         cpus / self.group * self.group
     }
 
+    fn free_of(&self, node: usize) -> usize {
+        self.free.get(node).copied().unwrap_or(0)
+    }
+
     /// The best split over so many nodes: lowest score, the first in lexicographic order on a tie.
-    fn split_over(&self, nodes: usize, budget: &mut u32) -> Option<Split> {
+    fn split_over(&self, nodes: usize, budget: &mut SearchBudget) -> Option<Split> {
         let each = self.grouped(self.count / nodes);
         let eligible: Vec<usize> =
             self.free.iter().enumerate().filter(|(_, free)| **free >= each).map(|(node, _)| node).collect();
         let widest = self.widest(&eligible, nodes)?;
+        let lowest = self.lowest_score(&eligible, nodes, each);
 
         let mut best = Best::default();
         let mut combination = Combination::first(nodes, eligible.len());
-        while best.split.is_none() || best.score > 0 {
-            let Some(positions) = combination.as_mut().filter(|_| *budget > 0) else { break };
-            *budget -= 1;
-            let subset: Vec<usize> =
-                positions.chosen.iter().filter_map(|at| eligible.get(*at)).copied().collect();
+        while let Some(positions) = combination.as_mut().filter(|_| budget.spend(nodes)) {
+            let subset: Vec<usize> = positions.chosen_of(&eligible).collect();
             if self.holds_all(&subset) {
-                self.consider(subset, each, &mut best, budget);
+                self.consider(subset, each, lowest, &mut best, budget);
+            }
+            if best.split.is_some() && best.score <= lowest {
+                return best.split;
             }
             if !positions.advance() {
-                break;
+                return best.split;
             }
         }
-        if best.split.is_none() {
-            self.consider(widest, each, &mut best, &mut 1);
-        }
+        // The budget is used up: a last look, with a little of its own, at the most promising nodes.
+        self.consider(widest, each, lowest, &mut best, &mut SearchBudget { steps: nodes });
         best.split
-    }
-
-    fn free_of(&self, node: usize) -> usize {
-        self.free.get(node).copied().unwrap_or(0)
     }
 
     fn holds_all(&self, subset: &[usize]) -> bool {
@@ -154,16 +187,40 @@ impl Search {
         (widest.len() == nodes && self.holds_all(&widest)).then_some(widest)
     }
 
-    /// Scores a subset with each way to hand out the rest, and keeps what is better than the best.
-    fn consider(&self, subset: Vec<usize>, each: usize, best: &mut Best, budget: &mut u32) {
-        let rest = self.count - each * subset.len();
-        let mut left = self.free.clone();
-        for node in &subset {
-            if let Some(left) = left.get_mut(*node) {
-                *left -= each;
-            }
+    /// A score that no split over so many nodes can be below. Taking from the nodes with most free CPUs,
+    /// and each further group from the node that has most left, would leave the nodes most even; whether a
+    /// split can do that is another matter.
+    fn lowest_score(&self, eligible: &[usize], nodes: usize, each: usize) -> u64 {
+        let by_free = sorted(eligible.iter().map(|node| (!wide(self.free_of(*node)), *node))); // most first
+        let mut squares = self.squares;
+        let mut left: Vec<usize> = Vec::with_capacity(nodes);
+        for node in by_free.into_iter().take(nodes) {
+            let free = self.free_of(node);
+            squares -= free * free - (free - each) * (free - each);
+            left.push(free - each);
         }
-        let squares = left.iter().map(|left| left * left).sum();
+        for _ in 0..(self.count - each * nodes) / self.group {
+            let Some(most) = left.iter_mut().max() else { break };
+            let less = most.saturating_sub(self.group);
+            squares -= *most * *most - less * less;
+            *most = less;
+        }
+        self.score(squares)
+    }
+
+    /// Scores a subset with each way to hand out the rest, and keeps what is better than the best.
+    fn consider(
+        &self,
+        subset: Vec<usize>,
+        each: usize,
+        lowest: u64,
+        best: &mut Best,
+        budget: &mut SearchBudget,
+    ) {
+        let rest = self.count - each * subset.len();
+        let left_of = |node: usize| self.free_of(node) - each;
+        let given = |node: usize| self.free_of(node).pow(2) - left_of(node).pow(2);
+        let squares = self.squares - subset.iter().map(|node| given(*node)).sum::<usize>();
         if rest == 0 {
             if let Some(score) = self.better(squares, best) {
                 let split = Split { nodes: subset, each, rest, rest_nodes: Vec::new(), group: self.group };
@@ -171,31 +228,26 @@ impl Search {
             }
             return;
         }
-        let left_of = |node: usize| left.get(node).copied().unwrap_or(0);
         let candidates: Vec<usize> =
             subset.iter().copied().filter(|node| left_of(*node) >= self.group).collect();
         let held = |node: usize| self.grouped(left_of(node));
-        let widest = sorted(candidates.iter().map(|node| (!wide(held(*node)), *node)));
+        let widest = sorted(candidates.iter().map(|node| (!wide(held(*node)), *node))); // most first
+        let mut left = Vec::with_capacity(candidates.len());
         for nodes in (1..=candidates.len()).rev() {
             if widest.iter().take(nodes).map(|node| held(*node)).sum::<usize>() < rest {
-                break; // and fewer nodes hold less
+                return; // and fewer nodes hold less
             }
             let mut combination = Combination::first(nodes, candidates.len());
-            while let Some(positions) = combination.as_mut().filter(|_| *budget > 0) {
-                *budget -= 1;
-                let chosen = || positions.chosen.iter().filter_map(|at| candidates.get(*at)).copied();
-                if let Some(squares) = self.squares_after(chosen().map(left_of), rest, squares)
+            while let Some(positions) = combination.as_mut().filter(|_| budget.spend(nodes)) {
+                left.clear();
+                left.extend(positions.chosen_of(&candidates).map(left_of));
+                if let Some(squares) = self.squares_after(&mut left, rest, squares)
                     && let Some(score) = self.better(squares, best)
                 {
-                    let split = Split {
-                        nodes: subset.clone(),
-                        each,
-                        rest,
-                        rest_nodes: chosen().collect(),
-                        group: self.group,
-                    };
+                    let rest_nodes = positions.chosen_of(&candidates).collect();
+                    let split = Split { nodes: subset.clone(), each, rest, rest_nodes, group: self.group };
                     *best = Best { split: Some(split), score, squares };
-                    if score == 0 {
+                    if score <= lowest {
                         return;
                     }
                 }
@@ -206,15 +258,9 @@ impl Search {
         }
     }
 
-    /// The sum of squares once the rest is handed out by the group to these nodes, round and round; none
-    /// when they do not hold it.
-    fn squares_after(
-        &self,
-        left: impl Iterator<Item = usize>,
-        mut rest: usize,
-        mut squares: usize,
-    ) -> Option<usize> {
-        let mut left: Vec<usize> = left.collect();
+    /// The sum of squares once the rest is handed out by the group to nodes with so many left, round and
+    /// round; none when they do not hold it.
+    fn squares_after(&self, left: &mut [usize], mut rest: usize, mut squares: usize) -> Option<usize> {
         if left.iter().map(|left| self.grouped(*left)).sum::<usize>() < rest {
             return None;
         }
@@ -265,6 +311,11 @@ struct Combination {
 impl Combination {
     fn first(size: usize, of: usize) -> Option<Self> {
         (size <= of).then(|| Self { chosen: (0..size).collect(), of })
+    }
+
+    /// The members of a list that are in the subset.
+    fn chosen_of<'a>(&'a self, list: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+        self.chosen.iter().filter_map(|at| list.get(*at)).copied()
     }
 
     /// Goes to the next subset; false when this was the last.

@@ -1,11 +1,10 @@
-use crate::algorithm::Placement;
-use crate::algorithm::packed;
-use crate::distributed::{SEARCH_BUDGET, distributed};
+use crate::algorithm::{Placement, packed, whole_cores};
+use crate::distributed::{SearchBudget, distributed};
 use crate::layout::Layout;
 use crate::options::{Isolated, Method, Options, Plan};
 use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request, State,
-    Strategy, deny,
+    Strategy, cpu_count, deny,
 };
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
@@ -48,7 +47,7 @@ impl Strategy for Packed {
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
         let mut free = now.free.clone();
-        let mut budget = SEARCH_BUDGET;
+        let mut budget = SearchBudget::default();
         let mut decision = Decision { grants: Vec::new(), join_shared_pool: false, why: String::new() };
         for (at, request) in requests.iter().enumerate() {
             let (cpus, why) =
@@ -74,7 +73,7 @@ impl Packed {
         &self,
         request: &Request<Options>,
         free: &CpuSet,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Result<(CpuSet, String), Denial> {
         let plan = request.options.plan()?;
         let group = self.machine.group(request.group)?;
@@ -117,8 +116,9 @@ impl Packed {
             let (below, above) = (asked / step * step, asked.next_multiple_of(step));
             return Err(deny!(
                 Invalid,
-                "{asked} CPUs asked of {}, whose cores have {step} threads: with full-pcpus-only ask for a multiple \
-                 of {step}, such as {}",
+                "{} asked of {}, whose cores have {step} threads: with full-pcpus-only ask for a multiple of {step}, \
+                 such as {}",
+                cpu_count(asked),
                 group.device,
                 if below == 0 { above } else { below },
             ));
@@ -133,38 +133,33 @@ impl Packed {
         group: &Group,
         candidates: &CpuSet,
         asked: usize,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Result<CpuSet, Denial> {
         if !plan.full_cores {
             return self.place(plan, candidates, asked, 1, budget).ok_or_else(|| no_split(group, asked));
         }
         let whole = self.machine.whole_cores(candidates);
-        let no_whole_cores = || {
+        let no_whole_cores = |remedy: &str| {
             deny!(
                 NoFit,
-                "{asked} CPUs asked of {} on whole cores: of {} free CPUs, {} are on cores that are free with all \
-                 threads; ask for at most {} or leave out full-pcpus-only",
+                "{} asked of {} on whole cores: {} free, {} of them on cores that are free with all threads; {remedy} \
+                 or leave out full-pcpus-only",
+                cpu_count(asked),
                 group.device,
-                candidates.len(),
-                whole.len(),
+                cpu_count(candidates.len()),
                 whole.len(),
             )
         };
         if whole.len() < asked {
-            return Err(no_whole_cores());
+            return Err(no_whole_cores("ask for at most that many"));
         }
         // Where all cores are alike, the kubelet's count is the whole check: packing then gives whole
         // cores, an even split over NUMA nodes may still halve some. On mixed cores each one is looked at.
         let step = self.step(plan, group);
-        let first = self.place(plan, candidates, asked, step, budget);
-        if step > 1 {
-            return first.ok_or_else(no_whole_cores);
-        }
-        let are_whole = |cpus: &CpuSet| self.machine.whole_cores(cpus).len() == cpus.len();
-        first
-            .filter(are_whole)
-            .or_else(|| self.place(plan, &whole, asked, step, budget).filter(are_whole))
-            .ok_or_else(no_whole_cores)
+        self.place(plan, candidates, asked, step, budget)
+            .filter(|cpus| step > 1 || self.machine.whole_cores(cpus).len() == cpus.len())
+            .or_else(|| whole_cores(&self.layout, candidates, asked))
+            .ok_or_else(|| no_whole_cores("cores of those sizes do not add up, so ask for another number"))
     }
 
     fn place(
@@ -173,7 +168,7 @@ impl Packed {
         candidates: &CpuSet,
         asked: usize,
         step: usize,
-        budget: &mut u32,
+        budget: &mut SearchBudget,
     ) -> Option<CpuSet> {
         match plan.method {
             Method::Pack { placement, prefer_llc } => {
@@ -195,10 +190,9 @@ impl Packed {
         let nodes = self.layout.numa_nodes.touched(cpus).len();
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         format!(
-            "{}: {} CPU{} {how} {cores} core{} of {nodes} NUMA node{}",
+            "{}: {} {how} {cores} core{} of {nodes} NUMA node{}",
             request.name,
-            cpus.len(),
-            plural(cpus.len()),
+            cpu_count(cpus.len()),
             plural(cores),
             plural(nodes),
         )
@@ -221,15 +215,15 @@ fn not_enough(
     in_group: &CpuSet,
 ) -> Denial {
     let free = candidates.len();
-    let (kind, hint) = match (isolated, in_group.len() > free) {
-        (_, false) => ("", ""),
-        (Isolated::Only, true) => ("isolated ", ", set the option isolated to include"),
-        (_, true) => ("unisolated ", ", set the option isolated to include"),
+    let (kind, hint) = match isolated {
+        _ if in_group.len() == free => ("", ""),
+        Isolated::Only => (" of the isolated ones", ", set the option isolated to include"),
+        _ => (" without isolated ones", ", set the option isolated to include"),
     };
     deny!(
         NotEnough,
-        "{asked} CPUs asked of {}, {free} {kind}CPUs are free; ask for at most {free}{hint}, or wait until other \
-         claims end",
+        "{} asked of {}, {free} free{kind}; ask for at most {free}{hint}, or wait until other claims end",
+        cpu_count(asked),
         group.device,
     )
 }

@@ -23,6 +23,9 @@ fn cpu_set(words: Vec<u64>, what: &str) -> Result<CpuSet, Denial> {
 
 /// Options from their JSON text.
 pub(crate) fn options<O: DeserializeOwned>(text: &str) -> Result<O, Denial> {
+    if !text.trim_start().starts_with('{') {
+        return Err(deny!(Invalid, "the options {text:?} are not a JSON object")); // serde takes lists for structs
+    }
     serde_json::from_str(text).map_err(|error| deny!(Invalid, "the options {text} cannot be read: {error}"))
 }
 

@@ -22,7 +22,7 @@ pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 pub use machine::{Cache, Cpu, CpuKind, Group, Machine, NumaNode, PcieRoot, Socket};
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
-    Request, State, Strategy,
+    Request, State, Strategy, cpu_count,
 };
 
 #[doc(hidden)]

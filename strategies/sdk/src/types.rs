@@ -212,3 +212,9 @@ macro_rules! deny {
         }
     };
 }
+
+/// `1 CPU`, `2 CPUs`: for sentences.
+#[must_use]
+pub fn cpu_count(count: usize) -> String {
+    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
+}

@@ -276,7 +276,7 @@ impl Node {
             bail!("one CPU must stay online");
         }
         self.offline = offline;
-        self.driver.machine_changed(without(&self.topology, &self.offline));
+        self.driver.machine_changed(&without(&self.topology, &self.offline));
         Ok(())
     }
 

@@ -17,6 +17,9 @@ const MAX_BOXED_CPUS: usize = 64;
 const MAX_BOXES: usize = 16;
 const MAX_BOXED_PLACES: usize = 8;
 
+/// Columns for a CPU list below the picture.
+const LEGEND: usize = 44;
+
 /// What a CPU is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
@@ -247,7 +250,7 @@ impl<'a> Drawing<'a> {
                 _ => None,
             };
             let label = format!("{} {}", mark.sign(), name.unwrap_or(mark.meaning()));
-            notes.push((label, format!("{}  ({})", short_list(cpus), counted(cpus.len(), "CPU"))));
+            notes.push((label, format!("{}  ({})", short_list(cpus, LEGEND), counted(cpus.len(), "CPU"))));
         }
         if !self.topology.offline.is_empty() {
             notes.push(("offline".to_owned(), self.topology.offline.to_string()));
@@ -265,7 +268,7 @@ impl<'a> Drawing<'a> {
             roots.entry(&root.cpus).or_default().push(&root.name);
         }
         for (cpus, names) in roots {
-            notes.push(("PCIe".to_owned(), format!("{} → {}", names.join(" "), short_list(cpus))));
+            notes.push(("PCIe".to_owned(), format!("{} → {}", names.join(" "), short_list(cpus, LEGEND))));
         }
         for warning in &self.topology.warnings {
             notes.push((format!("! {}", warning.code), warning.message.clone()));
@@ -307,12 +310,11 @@ struct Block<'a> {
     cores: Vec<Vec<&'a Cpu>>,
 }
 
-/// A CPU list for people: runs as long as it is short, else the kernel's form with strides, where `0-62:1/2`
-/// is every other CPU.
-fn short_list(cpus: &CpuSet) -> String {
-    const SHORT: usize = 24;
+/// A CPU list for people: runs as long as they fit the columns, else the kernel's form with strides, where
+/// `0-62:1/2` is every other CPU.
+fn short_list(cpus: &CpuSet, columns: usize) -> String {
     let runs = cpus.to_string();
-    if runs.len() <= SHORT { runs } else { StridedList(cpus).to_string() }
+    if runs.len() <= columns { runs } else { StridedList(cpus).to_string() }
 }
 
 /// `2 sockets`, `1 core`.

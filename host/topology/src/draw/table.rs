@@ -6,6 +6,8 @@ use dracpu_cpuset::CpuSet;
 
 /// Columns for the signs of a line.
 const SIGNS: usize = 48;
+/// Columns for the CPU list of a line.
+const LIST: usize = 24;
 
 pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> {
     let threads = drawing.topology.threads_per_core();
@@ -40,7 +42,7 @@ pub(super) fn lines(drawing: &Drawing<'_>, blocks: &[Block<'_>]) -> Vec<String> 
                 labels,
                 signs: signs.join(" "),
                 width: cores.len() * (threads + 1) - 1,
-                cpus: short_list(&cpus),
+                cpus: short_list(&cpus, LIST),
             });
         }
     }

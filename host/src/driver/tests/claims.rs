@@ -1,0 +1,224 @@
+use super::support::{DEVICE, Home, cpus, held, holds, prepare, reference, unprepare};
+use crate::cdi::{Access, Probe, Step};
+use crate::config::{DeviceMode, MinSharedCpus};
+use crate::device::fixtures;
+use crate::driver::{AllocationResult, Claim, ClaimRef, ReleaseError};
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
+
+#[tokio::test]
+async fn a_recorded_claim_is_answered_without_api_and_strategy() {
+    let home = Home::new();
+    let driver = home.start();
+    let first = home.prepare(&driver, "A", "2").await.unwrap();
+    assert_eq!(first.devices[0].cdi_device_ids, ["dra.k8s.io/cpu=claim-A"]);
+    let asked = *home.api.asked.lock().unwrap();
+    *home.api.down.lock().unwrap() = true;
+    *home.strategy.before.lock().unwrap() = Some(Box::new(|_| unreachable!("the strategy was asked")));
+    assert_eq!(prepare(&driver, reference("A")).await.unwrap(), first);
+    drop(driver);
+    let again = home.start();
+    assert_eq!(prepare(&again, reference("A")).await.unwrap(), first);
+    assert_eq!(*home.api.asked.lock().unwrap(), asked);
+    let error = prepare(&again, reference("B")).await.unwrap_err();
+    assert!(format!("{:#}", anyhow::Error::new(error)).contains("API server cannot be reached"));
+}
+
+#[tokio::test]
+async fn a_spec_that_is_missing_or_damaged_is_written_again() {
+    let home = Home::new();
+    let driver = home.start();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    let text = std::fs::read_to_string(home.spec("A")).unwrap();
+    std::fs::write(home.spec("A"), "{").unwrap();
+    prepare(&driver, reference("A")).await.unwrap();
+    assert_eq!(std::fs::read_to_string(home.spec("A")).unwrap(), text);
+    std::fs::remove_dir_all(home.cdi_dir()).unwrap();
+    prepare(&driver, reference("A")).await.unwrap();
+    assert_eq!(std::fs::read_to_string(home.spec("A")).unwrap(), text);
+}
+
+#[tokio::test]
+async fn what_a_claim_cannot_have_is_refused_by_name_and_books_nothing() {
+    let home = Home::new();
+    let driver = home.start();
+    home.prepare(&driver, "first", "4").await.unwrap();
+    fn result(claim: &mut Claim) -> &mut AllocationResult {
+        &mut claim.results.as_mut().unwrap()[0]
+    }
+    let cases: [(&str, fn(&mut Claim)); 9] = [
+        ("is not allocated", |claim| claim.results = None),
+        ("UID other: the claim has been deleted", |claim| claim.id.uid = "other".into()),
+        ("pool m is not this node's, which is n", |claim| result(claim).pool = "m".into()),
+        ("adminAccess is not supported", |claim| result(claim).admin_access = true),
+        ("no such device; it has cpudevnuma000", |claim| result(claim).device = "x".into()),
+        ("consumedCapacity has no dra.cpu/cpu", |claim| result(claim).consumed_cpus = None),
+        ("1500m is not a whole number", |claim| result(claim).consumed_cpus = Some("1500m".into())),
+        ("CPUs 0-3 by claim first", |claim| result(claim).consumed_cpus = Some("5".into())),
+        ("minSharedCPUs is 1", |claim| result(claim).consumed_cpus = Some("4".into())),
+    ];
+    for (words, change) in cases {
+        let id = home.allocate("x", &[(DEVICE, "2")]);
+        change(home.api.claims.lock().unwrap().get_mut("x").unwrap());
+        let error = format!("{:#}", anyhow::Error::new(prepare(&driver, id).await.unwrap_err()));
+        assert!(error.contains(words), "{error}");
+        assert_eq!(held(&driver), [holds("first", "0-3")]);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_without_a_result_for_this_driver_prepares_to_nothing() {
+    let home = Home::new();
+    let driver = home.start();
+    let id = home.allocate("A", &[(DEVICE, "2")]);
+    home.api.claims.lock().unwrap().get_mut("A").unwrap().results.as_mut().unwrap()[0].driver = "gpu".into();
+    assert_eq!(prepare(&driver, id).await.unwrap().devices, []);
+    assert_eq!(held(&driver), []);
+    assert!(!home.cdi_dir().exists());
+}
+
+/// Makes changes of the directory fail.
+#[derive(Default)]
+struct Failing(Mutex<Vec<Access>>);
+
+impl Probe for Failing {
+    fn before(&self, access: Access) -> io::Result<()> {
+        if self.0.lock().unwrap().contains(&access) { Err(io::Error::other("no space")) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
+    let mut home = Home::new();
+    let failing = Arc::new(Failing::default());
+    home.probe = failing.clone();
+    let driver = home.start();
+    *failing.0.lock().unwrap() = vec![Access::Write];
+    assert!(home.prepare(&driver, "A", "2").await.is_err());
+    assert_eq!(held(&driver), []);
+    *failing.0.lock().unwrap() = vec![Access::Write, Access::Remove];
+    let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
+    assert!(error.contains("stay booked"), "{error}");
+    assert_eq!(held(&driver), [holds("A", "0-1")]);
+    *failing.0.lock().unwrap() = vec![Access::Remove];
+    prepare(&driver, reference("A")).await.unwrap();
+    assert!(driver.unprepare(vec![reference("A")]).await.remove(0).1.is_err());
+    assert_eq!(held(&driver), [holds("A", "0-1")]);
+    failing.0.lock().unwrap().clear();
+    unprepare(&driver, "A").await;
+    unprepare(&driver, "A").await;
+    unprepare(&driver, "../never").await;
+    assert_eq!(held(&driver), []);
+}
+
+#[tokio::test]
+async fn claims_of_one_call_are_served_in_order_and_one_at_a_time_across_calls() {
+    let home = Home::new();
+    let driver = home.start();
+    let claims: Vec<ClaimRef> = ["A", "B", "C"].iter().map(|uid| home.allocate(uid, &[(DEVICE, "2")])).collect();
+    let answers = driver.prepare(claims).await;
+    assert!(answers.iter().all(|(_, answer)| answer.is_ok()));
+    assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2-3"), holds("C", "4-5")]);
+    for uid in ["A", "B", "C"] {
+        unprepare(&driver, uid).await;
+    }
+    let (one, two) = tokio::join!(home.prepare(&driver, "X", "5"), home.prepare(&driver, "Y", "5"));
+    assert!(one.is_ok() != two.is_ok());
+    let same = tokio::join!(home.prepare(&driver, "Z", "1"), home.prepare(&driver, "Z", "1"));
+    assert_eq!(same.0.unwrap(), same.1.unwrap());
+}
+
+/// Tells when a step is reached.
+struct Tell(Step, Mutex<mpsc::Sender<()>>);
+
+impl Probe for Tell {
+    fn reached(&self, step: Step) {
+        if step == self.0 {
+            let _ = self.1.lock().unwrap().send(());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_kubelet_drops_goes_on() {
+    let mut home = Home::new();
+    let (sender, done) = mpsc::channel();
+    home.probe = Arc::new(Tell(Step::Answering, Mutex::new(sender)));
+    let driver = home.start();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    *home.strategy.before.lock().unwrap() = Some(Box::new(move |_| gate.lock().unwrap().recv().unwrap()));
+    let id = home.allocate("A", &[(DEVICE, "2")]);
+    let call = tokio::time::timeout(std::time::Duration::from_millis(1), driver.prepare(vec![id])).await;
+    assert!(call.is_err(), "the strategy is still at it");
+    open.send(()).unwrap();
+    tokio::task::spawn_blocking(move || done.recv().unwrap()).await.unwrap();
+    assert_eq!(held(&driver), [holds("A", "0-1")]);
+}
+
+#[tokio::test]
+async fn without_a_strategy_only_new_claims_are_refused() {
+    let home = Home::new();
+    let driver = home.start();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    drop(driver);
+    *home.strategy.broken.lock().unwrap() = true;
+    let driver = home.start();
+    assert!(driver.strategy().unwrap_err().contains("the file is missing"));
+    assert!(driver.devices().borrow().is_empty());
+    prepare(&driver, reference("A")).await.unwrap();
+    let error = home.prepare(&driver, "B", "2").await.unwrap_err().to_string();
+    assert_eq!(error, "no CPUs can be given: strategy packed: the file is missing");
+}
+
+#[tokio::test]
+async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
+    let mut home = Home::new();
+    home.config.mode = DeviceMode::Individual;
+    *home.strategy.broken.lock().unwrap() = true;
+    let driver = home.start();
+    let claim = home.allocate("A", &[("cpudev003", ""), ("cpudev005", "")]);
+    assert_eq!(prepare(&driver, claim).await.unwrap().devices[1].cpus, cpus("5"));
+    let error = prepare(&driver, home.allocate("B", &[("cpudev003", "")])).await.unwrap_err().to_string();
+    assert_eq!(error, "CPUs 3 are held by claim A");
+    let mut rows = fixtures::rows(1, 8, 1);
+    rows.remove(1);
+    driver.machine_changed(&fixtures::machine(&rows));
+    let names: Vec<String> = driver.devices().borrow().iter().map(|device| device.name.clone()).collect();
+    assert_eq!(names, ["cpudev000", "cpudev002", "cpudev003", "cpudev004", "cpudev005", "cpudev006", "cpudev007"]);
+    assert_eq!(prepare(&driver, home.allocate("C", &[("cpudev006", "")])).await.unwrap().devices[0].cpus, cpus("6"));
+}
+
+#[tokio::test]
+async fn a_claim_is_released_by_hand_only_when_nobody_else_would() {
+    let home = Home::new();
+    let driver = home.start();
+    assert!(matches!(driver.release("A").await, Err(ReleaseError::Unknown)));
+    home.prepare(&driver, "A", "2").await.unwrap();
+    let own = super::support::container("a", "p", &["DRA_CPUSET_A=0-1"], "");
+    driver.create_container(&own).unwrap();
+    assert!(matches!(driver.release("A").await, Err(ReleaseError::InUse(_))));
+    driver.stop_container("a");
+    assert!(matches!(driver.release("A").await, Err(ReleaseError::Claimed)));
+    assert_eq!(driver.find_orphans().await, 0);
+    home.api.claims.lock().unwrap().clear();
+    *home.api.down.lock().unwrap() = true;
+    assert!(matches!(driver.release("A").await, Err(ReleaseError::Unsure(_))));
+    assert_eq!((driver.find_orphans().await, driver.status().orphaned.len()), (0, 0));
+    *home.api.down.lock().unwrap() = false;
+    assert_eq!((driver.find_orphans().await, driver.find_orphans().await), (1, 0));
+    assert_eq!(driver.status().orphaned, ["A"]);
+    driver.release("A").await.unwrap();
+    assert_eq!((held(&driver), driver.status().orphaned), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn an_explicit_floor_is_kept_and_taken_off_the_offer() {
+    let mut home = Home::new();
+    home.config.min_shared_cpus = MinSharedCpus::Explicit(3);
+    let driver = home.start();
+    assert_eq!(driver.devices().borrow()[0].capacity.unwrap().cpus, 5);
+    assert!(home.prepare(&driver, "A", "6").await.unwrap_err().to_string().contains("minSharedCPUs is 3"));
+    home.prepare(&driver, "A", "5").await.unwrap();
+    assert_eq!(driver.status().shared, cpus("5-7"));
+}

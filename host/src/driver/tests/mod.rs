@@ -1,0 +1,5 @@
+mod claims;
+mod containers;
+mod crashes;
+mod records;
+mod support;

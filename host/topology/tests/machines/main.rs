@@ -1,0 +1,9 @@
+//! Machines of every shape: read from sysfs, from descriptions, written, drawn.
+#![cfg(test)]
+
+mod descriptions;
+mod drawing;
+mod properties;
+mod scale;
+mod support;
+mod sysfs;

@@ -1,0 +1,164 @@
+//! Unary gRPC calls over a unix socket, as grpc-go makes them.
+//! Source: the gRPC over HTTP/2 specification.
+
+use super::super::percent;
+use super::authority::{Dialing, GoWire, Pending, authority};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The server's own status.
+    #[error("rpc error: code = {code} desc = {message}")]
+    Status {
+        /// A gRPC code.
+        code: i32,
+        /// The server's words.
+        message: String,
+    },
+    /// Not a gRPC answer, or none at all.
+    #[error("transport: {0}")]
+    Transport(String),
+    /// The caller's limit.
+    #[error("context deadline exceeded ({0:?})")]
+    Deadline(Duration),
+}
+
+/// An HTTP/2 connection to a plugin.
+pub struct Connection {
+    sender: Mutex<http2::SendRequest<Full<Bytes>>>,
+    pending: Pending,
+    authority: String,
+    driving: JoinHandle<()>,
+    closed: watch::Receiver<bool>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driving.abort();
+    }
+}
+
+fn transport(error: &dyn std::error::Error) -> CallError {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(below) = source {
+        text = format!("{text}: {below}");
+        source = below.source();
+    }
+    CallError::Transport(text)
+}
+
+impl Connection {
+    /// Connects and shakes hands.
+    ///
+    /// # Errors
+    /// When the socket refuses, or within `limit`.
+    pub async fn dial(path: &Path, dialing: Dialing, limit: Duration) -> Result<Self, CallError> {
+        let dial = async {
+            let stream = UnixStream::connect(path).await.map_err(|error| transport(&error))?;
+            let pending = Pending::default();
+            let wire = TokioIo::new(GoWire::new(stream, Pending::clone(&pending)));
+            let (mut sender, connection) =
+                http2::handshake(TokioExecutor::new(), wire).await.map_err(|error| transport(&error))?;
+            let (closing, closed) = watch::channel(false);
+            let driving = tokio::spawn(async move {
+                let _closed_by_either_side = connection.await;
+                closing.send_replace(true);
+            });
+            sender.ready().await.map_err(|error| transport(&error))?;
+            let authority = authority(path, dialing);
+            Ok(Self { sender: Mutex::new(sender), pending, authority, driving, closed })
+        };
+        tokio::time::timeout(limit, dial).await.unwrap_or(Err(CallError::Deadline(limit)))
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn closed(&self) {
+        drop(self.closed.clone().wait_for(|closed| *closed).await);
+    }
+
+    /// Calls `path` (`/service/method`).
+    ///
+    /// # Errors
+    /// [`CallError`]
+    pub async fn call<Answer: Message + Default>(
+        &self,
+        path: &str,
+        request: &impl Message,
+        limit: Duration,
+    ) -> Result<Answer, CallError> {
+        let call = self.exchange(path, request.encode_to_vec(), limit);
+        let answer = tokio::time::timeout(limit, call).await.unwrap_or(Err(CallError::Deadline(limit)))?;
+        Answer::decode(answer).map_err(|error| transport(&error))
+    }
+
+    async fn exchange(&self, path: &str, message: Vec<u8>, limit: Duration) -> Result<Bytes, CallError> {
+        let mut body = vec![0]; // not compressed
+        body.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+        body.extend(message);
+        let request = hyper::Request::post("http://replaced-on-the-wire/").body(Full::new(Bytes::from(body)));
+        let fields = vec![
+            (":method", "POST".to_owned()),
+            (":scheme", "http".to_owned()),
+            (":path", path.to_owned()),
+            (":authority", self.authority.clone()),
+            ("content-type", "application/grpc".to_owned()),
+            ("user-agent", "grpc-go/1.80.0".to_owned()),
+            ("te", "trailers".to_owned()),
+            ("grpc-timeout", format!("{}u", limit.as_micros().min(99_999_999))),
+        ];
+        let response = {
+            let mut sender = self.sender.lock().await; // one order for announced and sent requests
+            self.pending.lock().unwrap().push_back(fields);
+            sender.send_request(request.expect("the request is valid"))
+        };
+        let response = response.await.map_err(|error| transport(&error))?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map_err(|error| transport(&error))?;
+        let empty = hyper::HeaderMap::new();
+        let trailers = body.trailers().unwrap_or(&empty);
+        let field = |name: &str| {
+            let value = trailers.get(name).or_else(|| parts.headers.get(name));
+            value.and_then(|value| value.to_str().ok()).map(str::to_owned)
+        };
+        let kind = parts.headers.get("content-type").and_then(|value| value.to_str().ok());
+        if parts.status != hyper::StatusCode::OK
+            || !kind.is_some_and(|kind| kind.starts_with("application/grpc"))
+        {
+            let text = format!("unexpected HTTP status {} with content type {kind:?}", parts.status);
+            return Err(CallError::Transport(text));
+        }
+        match field("grpc-status").as_deref().map(str::parse) {
+            Some(Ok(0)) => {}
+            Some(Ok(code)) => {
+                let message = field("grpc-message").unwrap_or_default();
+                return Err(CallError::Status { code, message: percent::decoded(&message) });
+            }
+            _ => {
+                return Err(CallError::Transport("server closed the stream without sending trailers".into()));
+            }
+        }
+        let body = body.to_bytes();
+        match body.get(..5) {
+            Some([0, length @ ..]) => {
+                let length = u32::from_be_bytes(length.try_into().unwrap());
+                let message = body.slice(5..);
+                if usize::try_from(length).unwrap() == message.len() {
+                    return Ok(message);
+                }
+                Err(CallError::Transport(format!("{} bytes where {length} were announced", message.len())))
+            }
+            _ => Err(CallError::Transport("no message, or a compressed one".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Claims and pods: what scheduler, kubelet and runtime do one after another.
+
+use super::super::api_server::Resource;
+use super::super::kubelet::{ClaimRef, Device};
+use super::super::runtime::{ContainerSpec, PodSpec};
+use super::super::scheduler::{self, Ask, DRIVER};
+use super::super::wait::{SOON, poll};
+use super::{NODE, Node};
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A container of a pod.
+#[derive(Debug, Clone, Default)]
+pub struct ContainerAsk {
+    /// Its name.
+    pub name: String,
+    /// Names of the claims that it uses.
+    pub claims: Vec<String>,
+    /// Variables of the pod spec.
+    pub env: Vec<String>,
+}
+
+impl ContainerAsk {
+    /// A container with claims.
+    #[must_use]
+    pub fn new(name: &str, claims: &[&ClaimRef]) -> Self {
+        let claims = claims.iter().map(|claim| claim.name.clone()).collect();
+        Self { name: name.to_owned(), claims, env: Vec::new() }
+    }
+}
+
+/// A pod that runs, in whole or in part.
+#[derive(Debug, Clone)]
+pub struct Pod {
+    /// The pod object's name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The sandbox.
+    pub sandbox: String,
+    /// What it uses.
+    pub claims: Vec<ClaimRef>,
+    /// By name: the container's id, or why it could not be created.
+    pub containers: BTreeMap<String, Result<String, String>>,
+    asks: Vec<ContainerAsk>,
+}
+
+impl Pod {
+    /// A container's id.
+    ///
+    /// # Panics
+    /// When it was not created.
+    #[must_use]
+    pub fn id(&self, container: &str) -> String {
+        self.containers[container].clone().unwrap()
+    }
+}
+
+impl Node {
+    /// The published devices; waits for a complete pool.
+    ///
+    /// # Errors
+    /// When there is none, soon.
+    pub async fn devices(&self) -> Result<BTreeMap<String, Value>> {
+        poll("complete pool", SOON, || async { scheduler::pool(&self.api, NODE) }).await
+    }
+
+    /// Lets the scheduler allocate a claim.
+    ///
+    /// # Errors
+    /// When no published device fits.
+    pub async fn allocate(&self, name: &str, asks: &[Ask]) -> Result<ClaimRef> {
+        self.devices().await?;
+        scheduler::allocate(&self.api, NODE, name, asks)
+    }
+
+    /// An allocated claim of one request, as it is told: `cpus` is any text for the quantity.
+    #[must_use]
+    pub fn write_claim(&self, name: &str, device: &str, cpus: &str, config: &[Value]) -> ClaimRef {
+        let result = json!({"request": "r", "driver": DRIVER, "pool": NODE, "device": device,
+                            "consumedCapacity": {scheduler::CAPACITY: cpus}});
+        scheduler::write_claim(&self.api, name, None, &[result], config)
+    }
+
+    /// NodePrepareResources for one claim, as for a pod that uses only it.
+    ///
+    /// # Errors
+    /// The driver's refusal, as the kubelet would show it.
+    pub async fn prepare(&self, claim: &ClaimRef) -> Result<Vec<Device>> {
+        let mut answers = self.kubelet.prepare(DRIVER, std::slice::from_ref(claim)).await?;
+        let answer = answers.remove(&claim.uid).context("an answer for the claim")?;
+        let devices = answer.map_err(|why| anyhow!("{why}"))?;
+        self.prepared.lock().unwrap().insert(claim.uid.clone(), devices.clone());
+        Ok(devices)
+    }
+
+    /// NodeUnprepareResources for one claim.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub async fn unprepare(&self, claim: &ClaimRef) -> Result<()> {
+        let mut answers = self.kubelet.unprepare(DRIVER, std::slice::from_ref(claim)).await?;
+        let answer = answers.remove(&claim.uid).context("an answer for the claim")?;
+        answer.map_err(|why| anyhow!("{why}"))?;
+        self.prepared.lock().unwrap().remove(&claim.uid);
+        Ok(())
+    }
+
+    /// Runs a pod. A container that cannot be created does not stop the others.
+    ///
+    /// # Errors
+    /// When a claim cannot be prepared, or the sandbox cannot be run.
+    pub async fn run_pod(
+        &self,
+        name: &str,
+        claims: &[&ClaimRef],
+        containers: &[ContainerAsk],
+    ) -> Result<Pod> {
+        let uid = self.write_pod(name, claims, containers);
+        let missing: Vec<ClaimRef> = {
+            let prepared = self.prepared.lock().unwrap();
+            claims
+                .iter()
+                .filter(|claim| !prepared.contains_key(&claim.uid))
+                .map(|claim| (*claim).clone())
+                .collect()
+        };
+        if !missing.is_empty() {
+            let answers = self.kubelet.prepare(DRIVER, &missing).await?;
+            for (claim, answer) in answers {
+                match answer {
+                    Ok(devices) => self.prepared.lock().unwrap().insert(claim, devices),
+                    Err(why) => bail!("FailedPrepareDynamicResources: {why}"),
+                };
+            }
+        }
+        let spec = PodSpec {
+            name: name.to_owned(),
+            namespace: "default".to_owned(),
+            uid: uid.clone(),
+            annotations: BTreeMap::new(),
+        };
+        let sandbox = self.runtime.run_pod_sandbox(spec).await?;
+        let mut pod = Pod {
+            name: name.to_owned(),
+            uid,
+            sandbox,
+            claims: claims.iter().map(|claim| (*claim).clone()).collect(),
+            containers: BTreeMap::new(),
+            asks: containers.to_vec(),
+        };
+        for ask in containers {
+            self.begin_container(&mut pod, &ask.name).await?;
+        }
+        Ok(pod)
+    }
+
+    /// Creates and starts a container of a pod: at first, after a refusal, or after its end.
+    ///
+    /// # Errors
+    /// When the pod has no such container. A refusal is kept in the pod.
+    pub async fn begin_container(&self, pod: &mut Pod, name: &str) -> Result<()> {
+        let ask = pod.asks.iter().find(|ask| ask.name == name).context("a container of the pod")?;
+        let mut cdi_devices = Vec::new();
+        for claim in pod.claims.iter().filter(|claim| ask.claims.contains(&claim.name)) {
+            let prepared = self.prepared.lock().unwrap();
+            let devices = prepared.get(&claim.uid).context("the claim is prepared")?;
+            cdi_devices.extend(devices.iter().flat_map(|device| device.cdi_device_ids.clone()));
+        }
+        let spec =
+            ContainerSpec { name: name.to_owned(), env: ask.env.clone(), cdi_devices, ..Default::default() };
+        let created = async {
+            let id = self.runtime.create_container(&pod.sandbox, &spec).await?;
+            self.runtime.start_container(&id).await?;
+            anyhow::Ok(id)
+        };
+        let outcome = created.await.map_err(|error| format!("{error:#}"));
+        pod.containers.insert(name.to_owned(), outcome);
+        Ok(())
+    }
+
+    /// Ends a container and begins it anew, as the kubelet does; the old one is removed afterwards.
+    ///
+    /// # Errors
+    /// When the container does not run.
+    pub async fn restart_container(&self, pod: &mut Pod, name: &str) -> Result<()> {
+        let old = pod.id(name);
+        self.runtime.stop_container(&old).await?;
+        self.begin_container(pod, name).await?;
+        self.runtime.remove_container(&old).await
+    }
+
+    /// Ends a pod: containers, sandbox, unprepare, objects.
+    ///
+    /// # Errors
+    /// When a claim cannot be unprepared.
+    pub async fn terminate_pod(&self, pod: &Pod) -> Result<()> {
+        self.runtime.remove_pod_sandbox(&pod.sandbox).await?;
+        if !pod.claims.is_empty() {
+            let answers = self.kubelet.unprepare(DRIVER, &pod.claims).await?;
+            for (claim, answer) in answers {
+                answer.map_err(|why| anyhow!("claim {claim}: {why}"))?;
+                self.prepared.lock().unwrap().remove(&claim);
+            }
+        }
+        for claim in &pod.claims {
+            self.api.delete(Resource::ResourceClaims, &claim.namespace, &claim.name);
+        }
+        self.api.delete(Resource::Pods, "default", &pod.name);
+        Ok(())
+    }
+
+    fn write_pod(&self, name: &str, claims: &[&ClaimRef], containers: &[ContainerAsk]) -> String {
+        let containers: Vec<_> = containers
+            .iter()
+            .map(|ask| {
+                let claims: Vec<_> = ask.claims.iter().map(|claim| json!({"name": claim})).collect();
+                json!({"name": ask.name, "image": "app", "resources": {"claims": claims}})
+            })
+            .collect();
+        let used: Vec<_> =
+            claims.iter().map(|claim| json!({"name": claim.name, "resourceClaimName": claim.name})).collect();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
+            "spec": {"nodeName": NODE, "resourceClaims": used, "containers": containers},
+        });
+        let uid = self.api.put(Resource::Pods, pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+        for claim in claims {
+            let Some(mut object) = self.api.get(Resource::ResourceClaims, &claim.namespace, &claim.name)
+            else {
+                continue;
+            };
+            object["status"]["reservedFor"] = json!([{"resource": "pods", "name": name, "uid": uid}]);
+            self.api.put(Resource::ResourceClaims, object);
+        }
+        uid
+    }
+}

@@ -1,0 +1,291 @@
+//! A component for every limit and every lie (`tests/guests`): each fails the one question that it
+//! misbehaves at, in words of its own; the next question to the same strategy is answered.
+
+use dracpu::config::{DeviceMode, GroupBy, LimitsConfig, StrategyConfig};
+use dracpu::device::{self, Group};
+use dracpu::strategy::{Catalogue, Fault, Lie, Loaded, Opened, Request, State, StrategyError};
+use dracpu_cpuset::CpuSet;
+use dracpu_topology::{Topology, machine};
+use serde_json::Map;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// Guests misbehave when they are asked for so many CPUs.
+const UNLUCKY: u32 = 13;
+
+/// The guests by name, as components.
+static GUESTS: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let guests = dracpu_guest_build::Guests {
+        workspace,
+        target_directory: &dracpu_guest_build::guests_directory(&std::env::current_exe().unwrap()).unwrap(),
+        packages: &["dracpu-test-guests"],
+        examples: true,
+    };
+    let built = guests.build().unwrap_or_else(|error| panic!("{error}"));
+    let mut components: BTreeMap<String, Vec<u8>> =
+        built.components.into_iter().map(|(name, component)| (name.replace('_', "-"), component)).collect();
+    components.insert("many-memories".to_owned(), many_memories(&components["honest"]));
+    components
+});
+
+/// The hand-written module, with the interface taken from a component that has the same.
+fn many_memories(honest: &[u8]) -> Vec<u8> {
+    let decoded = wit_component::decode(honest).unwrap();
+    let wit_component::DecodedWasm::Component(resolve, world) = decoded else { panic!("a WIT package") };
+    let mut module = wat::parse_str(include_str!("../guests/many_memories.wat")).unwrap();
+    wit_component::embed_component_metadata(&mut module, &resolve, world, wit_component::StringEncoding::UTF8)
+        .unwrap();
+    dracpu_guest_build::encode(&module).unwrap()
+}
+
+/// A node with reserved CPUs: what a strategy is opened with.
+struct Node {
+    topology: Topology,
+    reserved: CpuSet,
+    groups: Vec<Group>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let topology = machine::load("amd-ccd").unwrap().topology;
+        let reserved = CpuSet::from([1]);
+        let groups = device::groups(&topology, DeviceMode::Grouped(GroupBy::NumaNode), &reserved);
+        Self { topology, reserved, groups }
+    }
+
+    /// The state when another claim holds the lowest CPU of the first group.
+    fn state(&self) -> State {
+        let mut free = self.topology.online().difference(&self.reserved);
+        assert!(free.remove(self.held()));
+        State { free, others: Vec::new() }
+    }
+
+    fn held(&self) -> u32 {
+        self.groups[0].cpus.first().unwrap()
+    }
+
+    fn open(&self, guest: &str, limits: LimitsConfig) -> Opened {
+        load(guest, limits).open(&self.topology, &self.reserved, &self.groups, &Map::new()).unwrap()
+    }
+}
+
+fn load(guest: &str, limits: LimitsConfig) -> Loaded {
+    let directory = tempfile::tempdir().unwrap();
+    let config = configured(directory.path(), guest, limits);
+    Catalogue::with_built_in([], &[config]).unwrap().load(guest).unwrap()
+}
+
+/// An entry of `strategies` for a guest, whose file lies in the directory.
+fn configured(directory: &Path, guest: &str, limits: LimitsConfig) -> StrategyConfig {
+    let path: PathBuf = directory.join(guest).with_extension("wasm");
+    std::fs::write(&path, &GUESTS[guest]).unwrap();
+    StrategyConfig { name: guest.to_owned(), path, digest: None, limits, options: Map::new() }
+}
+
+fn request(name: &str, count: u32) -> Request {
+    Request {
+        name: name.to_owned(),
+        group: 0,
+        count,
+        cpuset: None,
+        options: Map::new(),
+        pcie_roots: Vec::new(),
+    }
+}
+
+/// Asks once unluckily, then twice as everybody does; the claims in between must not notice.
+fn misbehaves_once(guest: &str, limits: LimitsConfig) -> StrategyError {
+    let node = Node::new();
+    let state = node.state();
+    let mut opened = node.open(guest, limits);
+    // What hand-written guests can answer.
+    let count = if guest == "many-memories" { 0 } else { 4 };
+    let before = opened.decide(&[request("a", count)], &state).unwrap();
+    let error = opened.decide(&[request("unlucky", UNLUCKY), request("b", 1)], &state).unwrap_err();
+    let after = opened.decide(&[request("a", count)], &state).unwrap();
+    assert_eq!(before, after, "{guest}: a fault changed the next answer");
+    assert_eq!(state, node.state(), "{guest}: the state given was touched");
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("strategy {guest} 1.0.0 (sha256:")), "{text}");
+    error
+}
+
+fn lie(guest: &str) -> Lie {
+    let error = misbehaves_once(guest, LimitsConfig::default());
+    assert_eq!(error.kind(), "bad-answer");
+    match *error.fault {
+        Fault::BadAnswer(lie) => lie,
+        fault => panic!("{guest}: {fault}"),
+    }
+}
+
+#[test]
+fn an_honest_guest_is_believed() {
+    let node = Node::new();
+    let mut opened = node.open("honest", LimitsConfig::default());
+    let decision = opened.decide(&[request("a", UNLUCKY), request("b", 2)], &node.state()).unwrap();
+    assert_eq!(decision.grants[0].cpus.len(), 13);
+    assert!(decision.grants[0].cpus.is_disjoint(&decision.grants[1].cpus));
+    assert!((1..1_000_000).contains(&opened.last_fuel()), "{}", opened.last_fuel());
+    assert_eq!(opened.offers().len(), node.groups.len());
+}
+
+#[test]
+fn an_endless_loop_runs_out_of_fuel() {
+    let error = misbehaves_once("endless-loop", LimitsConfig::default());
+    assert_eq!(error.kind(), "out-of-fuel");
+    assert!(error.to_string().contains("used up the 100000000 units of fuel"), "{error}");
+}
+
+#[test]
+fn an_endless_loop_with_plenty_of_fuel_meets_the_deadline() {
+    let started = Instant::now();
+    let limits = LimitsConfig {
+        fuel: Some(u64::MAX),
+        deadline: Some(Duration::from_millis(50)),
+        ..LimitsConfig::default()
+    };
+    let error = misbehaves_once("endless-loop", limits);
+    assert_eq!(error.kind(), "deadline");
+    assert!(error.to_string().contains("did not answer within 50ms"), "{error}");
+    assert!(started.elapsed() >= Duration::from_millis(50));
+}
+
+#[test]
+fn a_memory_bomb_runs_out_of_memory() {
+    let error = misbehaves_once("memory-bomb", LimitsConfig::default());
+    assert_eq!(error.kind(), "memory");
+    assert!(error.to_string().contains("67108864 are allowed"), "{error}");
+}
+
+#[test]
+fn many_small_memories_are_counted_together() {
+    let error = misbehaves_once("many-memories", LimitsConfig::default());
+    assert_eq!(error.kind(), "memory");
+}
+
+#[test]
+fn a_huge_answer_is_not_taken_over() {
+    let error = misbehaves_once("huge-answer", LimitsConfig::default());
+    assert_eq!(error.kind(), "bad-answer");
+    assert!(error.to_string().contains("more than the 1048576 bytes of `limits.transferBytes`"), "{error}");
+}
+
+#[test]
+fn a_deep_recursion_ends_with_the_stack() {
+    let error = misbehaves_once("deep-recursion", LimitsConfig::default());
+    assert_eq!(error.kind(), "trap");
+    assert!(error.to_string().contains("crashed: wasm trap: call stack exhausted"), "{error}");
+}
+
+#[test]
+fn a_panic_is_told_with_the_guests_last_words() {
+    let error = misbehaves_once("panics", LimitsConfig::default());
+    assert_eq!(error.kind(), "trap");
+    let text = error.to_string();
+    assert!(text.contains("crashed: wasm trap: wasm `unreachable` instruction executed"), "{text}");
+    assert!(text.ends_with("its last log line: about to panic\\u{1b}[2J"), "{text}");
+}
+
+#[test]
+fn a_crash_in_describe_is_a_load_error_and_the_next_strategy_loads() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = configured(directory.path(), "trap-in-describe", LimitsConfig::default());
+    let good = configured(directory.path(), "honest", LimitsConfig::default());
+    let catalogue = Catalogue::with_built_in([], &[bad, good]).unwrap();
+    let text = catalogue.load("trap-in-describe").unwrap_err().to_string();
+    assert!(text.starts_with("strategy trap-in-describe: "), "{text}");
+    assert!(text.contains("cannot describe itself") && text.contains("unreachable"), "{text}");
+    assert_eq!(catalogue.load("honest").unwrap().description().name, "honest");
+}
+
+#[test]
+fn an_instance_that_wears_out_is_replaced_within_the_claim() {
+    let node = Node::new();
+    let state = node.state();
+    let mut opened = node.open("ages", LimitsConfig::default());
+    for _ in 0..3 {
+        let decision = opened.decide(&[request("unlucky", UNLUCKY)], &state).unwrap();
+        assert_eq!(decision.grants[0].cpus.len(), 13);
+    }
+}
+
+#[test]
+fn too_few_cpus_are_refused() {
+    assert!(matches!(lie("too-few"), Lie::TooFew { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 12));
+}
+
+#[test]
+fn too_many_cpus_are_refused() {
+    assert!(matches!(lie("too-many"), Lie::TooMany { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 14));
+}
+
+#[test]
+fn cpus_of_a_foreign_group_are_refused() {
+    let foreign = Node::new().groups.last().unwrap().cpus.last().unwrap();
+    let Lie::ForeignGroup { group, cpus, .. } = lie("foreign-group") else { panic!("another lie") };
+    assert_eq!((group.as_str(), cpus), ("cpudevnuma000", CpuSet::from([foreign])));
+}
+
+#[test]
+fn taken_cpus_are_refused() {
+    let Lie::Taken { cpus, .. } = lie("taken") else { panic!("another lie") };
+    assert_eq!(cpus, CpuSet::from([Node::new().held()]));
+}
+
+#[test]
+fn reserved_cpus_are_refused() {
+    let Lie::Reserved { cpus, .. } = lie("reserved") else { panic!("another lie") };
+    assert_eq!(cpus, Node::new().reserved);
+}
+
+#[test]
+fn cpus_given_twice_within_the_claim_are_refused() {
+    // Each grant has the right size, so that the overlap alone is wrong.
+    let node = Node::new();
+    let mut opened = node.open("overlap", LimitsConfig::default());
+    let twice = [request("unlucky", UNLUCKY), request("b", UNLUCKY)];
+    let error = opened.decide(&twice, &node.state()).unwrap_err();
+    assert!(matches!(*error.fault, Fault::BadAnswer(Lie::Overlap { ref cpus, .. }) if cpus.len() == 13), "{error}");
+    assert_eq!(opened.decide(&[request("a", 4)], &node.state()).unwrap().grants.len(), 1);
+}
+
+#[test]
+fn a_request_answered_twice_is_refused() {
+    assert_eq!(lie("duplicate-request"), Lie::GrantCount { asked: 2, given: 3 });
+}
+
+#[test]
+fn files_that_are_no_components_are_refused_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = |bytes: &[u8], limits: LimitsConfig, digest: Option<&str>| {
+        let path = directory.path().join("s.wasm");
+        std::fs::write(&path, bytes).unwrap();
+        let digest = digest.map(str::to_owned);
+        let config = StrategyConfig { name: "honest".to_owned(), path, digest, limits, options: Map::new() };
+        Catalogue::with_built_in([], &[config]).unwrap().load("honest").map(|_| ()).unwrap_err().to_string()
+    };
+    let none = LimitsConfig::default();
+    let module = wat::parse_str("(module)").unwrap();
+    assert!(load(&module, none, None).contains("wasm-tools component new"));
+    assert!(load(b"\x7fELF", none, None).contains("not a valid WebAssembly component"));
+    assert!(load(&wat::parse_str("(component)").unwrap(), none, None).contains("does not fit this host's strategy interface"));
+    let foreign = wat::parse_str(r#"(component (import "wasi:filesystem/types@0.2.0" (instance)))"#).unwrap();
+    assert!(load(&foreign, none, None).contains("imports `wasi:filesystem/types@0.2.0`"));
+    let small = LimitsConfig { component_bytes: Some(1000), ..none };
+    assert!(load(&GUESTS["honest"], small, None).contains("1000 are allowed"));
+    assert!(load(&GUESTS["honest"], none, Some("sha256:00")).contains("the configuration demands sha256:00"));
+    assert!(load(&GUESTS["panics"], none, None).contains("calls itself `panics`"));
+}
+
+#[test]
+fn a_built_in_strategy_that_was_taken_away_fails_by_name() {
+    let catalogue = Catalogue::with_built_in([("honest", GUESTS["honest"].clone().into())], &[]).unwrap();
+    assert_eq!(catalogue.load("honest").unwrap().description().version, "1.0.0");
+    let text = catalogue.load("packed").unwrap_err().to_string();
+    assert!(text.starts_with("strategy packed: there is none of this name"), "{text}");
+    assert!(text.contains("have honest"), "{text}");
+}
