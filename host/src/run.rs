@@ -86,7 +86,7 @@ async fn daemon(config: Config) -> Result<(), Failure> {
     let begin = async {
         let lock = take_node(&config).await?;
         let driver = start_driver(config.clone(), access.clone()).await.map_err(Failure::Failed)?;
-        Ok((lock, driver))
+        Ok::<_, Failure>((lock, driver))
     };
     let (_lock, driver) = tokio::select! {
         begun = begin => begun?,
