@@ -8,9 +8,9 @@ mod without;
 
 use super::{Failure, machine, print};
 use crate::config::ConfigFlags;
+use anyhow::Context as _;
 use event::Event;
 use node::{Node, Stage, outcome};
-use anyhow::Context as _;
 use serde_json::{Map, Value};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -94,10 +94,13 @@ fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
         text = std::fs::read_to_string(story).with_context(|| story.display().to_string())?;
     }
     if !text.trim_start().starts_with('{') {
-        return serde_saphyr::from_str(&text).context("the story is neither JSON Lines nor a YAML list of events");
+        return serde_saphyr::from_str(&text)
+            .context("the story is neither JSON Lines nor a YAML list of events");
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1))).collect()
+    lines
+        .map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1)))
+        .collect()
 }
 
 fn line(answer: &Map<String, Value>, output: Output) -> String {

@@ -151,7 +151,9 @@ impl Driver {
         *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
         let strategy = current.strategy.info();
         if let Err(why) = &strategy {
-            tracing::error!("new claims are refused until the machine changes back, or the driver restarts: {why}");
+            tracing::error!(
+                "new claims are refused until the machine changes back, or the driver restarts: {why}"
+            );
         }
         *lock(&self.strategy) = strategy;
         self.ledger().replace_node(node);

@@ -46,11 +46,7 @@ impl Driver {
             if let Some(who) = ledger.in_use(&uid.into()) {
                 return Err(ReleaseError::InUse(Box::new(who.clone())));
             }
-            ClaimRef {
-                uid: uid.to_owned(),
-                namespace: booking.namespace.clone(),
-                name: booking.name.clone(),
-            }
+            ClaimRef { uid: uid.to_owned(), namespace: booking.namespace.clone(), name: booking.name.clone() }
         };
         // The object of a claim of which only the CPUs are known cannot be asked for.
         if !claim.name.is_empty() {
