@@ -22,7 +22,7 @@ const NUMA1: &str = "cpudevnuma001";
 
 /// The claim's CPUs as they are recorded.
 fn cpus_of(node: &Node, claim: &ClaimRef) -> Result<Cpus> {
-    Ok(node.recorded()?[&claim.uid].clone())
+    node.record_of(&claim.uid)
 }
 
 async fn plain_pod(node: &Node, name: &str) -> Result<String> {
