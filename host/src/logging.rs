@@ -33,14 +33,18 @@ pub(crate) fn start_plain() {
     let _already_running = tracing_subscriber::registry().with(LevelFilter::WARN).with(layer).try_init();
 }
 
-/// 0-3 info, 4-5 debug, 6 and up trace, for this project's own crates: all have the prefix.
+/// 0-3 info, 4-5 debug, 6 and up trace, for this project's own crates: all have the prefix. The client for
+/// the API server calls every failed request an error; who made the request says what it means.
 fn filter(verbosity: i32) -> Targets {
-    let (own, foreign) = match verbosity {
-        ..=3 => (LevelFilter::INFO, LevelFilter::WARN),
-        4..=5 => (LevelFilter::DEBUG, LevelFilter::WARN),
-        6.. => (LevelFilter::TRACE, LevelFilter::INFO),
+    let (own, foreign, client) = match verbosity {
+        ..=3 => (LevelFilter::INFO, LevelFilter::WARN, LevelFilter::OFF),
+        4..=5 => (LevelFilter::DEBUG, LevelFilter::WARN, LevelFilter::OFF),
+        6.. => (LevelFilter::TRACE, LevelFilter::INFO, LevelFilter::INFO),
     };
-    Targets::new().with_default(foreign).with_target("dracpu", own)
+    Targets::new()
+        .with_default(foreign)
+        .with_target("dracpu", own)
+        .with_target("kube_client::client::builder", client)
 }
 
 #[cfg(test)]

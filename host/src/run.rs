@@ -83,14 +83,18 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 async fn daemon(config: Config) -> Result<(), Failure> {
     let access = dra::access(&config).await.map_err(|error| Failure::Usage(error.into()))?;
     let mut signals = Signals::new().context("cannot listen for signals").map_err(Failure::Failed)?;
-    let _lock = tokio::select! {
-        lock = take_node(&config) => lock?,
+    let begin = async {
+        let lock = take_node(&config).await?;
+        let driver = start_driver(config.clone(), access.clone()).await.map_err(Failure::Failed)?;
+        Ok::<_, Failure>((lock, driver))
+    };
+    let (_lock, driver) = tokio::select! {
+        begun = begin => begun?,
         name = signals.next() => {
-            tracing::info!(signal = name, "stopped before the node was free");
+            tracing::info!(signal = name, "stopped before anything was served");
             return Ok(());
         }
     };
-    let driver = start_driver(config.clone(), access.clone()).await.map_err(Failure::Failed)?;
     let tasks = Tasks::start(&config, access, driver).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
 }

@@ -3,15 +3,20 @@
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Crates of `strategies/`, by the name of the strategy.
-const BUILT_IN: [&str; 2] = ["llc-first", "packed"];
+const BUILT_IN: [&str; 3] = ["external", "llc-first", "packed"];
 
-fn main() {
-    if let Err(error) = build() {
-        // Fails the build with this message, on one line and without a backtrace.
-        println!("cargo::error={}", format!("{error:#}").replace('\n', " "));
-    }
+fn main() -> ExitCode {
+    // Cargo shows what was written to standard error, the compiler's messages among it, only on failure.
+    build().map_or_else(
+        |error| {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
 }
 
 fn build() -> anyhow::Result<()> {

@@ -15,9 +15,13 @@
   (data (i32.const 64)
     "\00\00\00\00\0d\00\00\00" "\10\00\00\00\05\00\00\00" "\00\00\00\00\0d\00\00\00" "\20\00\00\00\02\00\00\00"
     "\00\00\00\00" "\00\00\00\00\00\00\00\00" "\00\00\00\00\00\00\00\00" "\00\00\00\00\00\00\00\00")
-  ;; The answer of `open` at 160: ok, a list of one offer at 176 (capacity 0, step 1, no attributes).
-  (data (i32.const 160) "\00\00\00\00\b0\00\00\00\01\00\00\00")
-  (data (i32.const 176) "\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00\00")
+  ;; The answer of `open` at 160: ok, a list of offers at 512 (capacity 0, step 1, no attributes), as many
+  ;; as there are groups, at most four.
+  (data (i32.const 160) "\00\00\00\00\00\02\00\00\00\00\00\00")
+  (data (i32.const 512) "\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00\00")
+  (data (i32.const 528) "\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00\00")
+  (data (i32.const 544) "\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00\00")
+  (data (i32.const 560) "\00\00\00\00\01\00\00\00\00\00\00\00\00\00\00\00")
   ;; The decision at 208: ok, a list of one empty grant at 256, no pool, no words.
   (data (i32.const 208) "\00\00\00\00\00\01\00\00\01\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00\00")
 
@@ -35,6 +39,8 @@
 
   (func (export "dracpu:strategy/policy@0.1.0#open") (param $arguments i32) (result i32)
     (global.set $next (i32.const 4096))
+    ;; The ninth list of the topology, which comes first, is that of the groups.
+    (i32.store (i32.const 168) (i32.load offset=68 (local.get $arguments)))
     (i32.const 160))
 
   (func (export "dracpu:strategy/policy@0.1.0#allocate")

@@ -183,7 +183,7 @@ fn a_huge_answer_is_not_taken_over() {
 fn a_deep_recursion_ends_with_the_stack() {
     let error = misbehaves_once("deep-recursion", LimitsConfig::default());
     assert_eq!(error.kind(), "trap");
-    assert!(error.to_string().contains("crashed: call stack exhausted"), "{error}");
+    assert!(error.to_string().contains("crashed: wasm trap: call stack exhausted"), "{error}");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_panic_is_told_with_the_guests_last_words() {
     let error = misbehaves_once("panics", LimitsConfig::default());
     assert_eq!(error.kind(), "trap");
     let text = error.to_string();
-    assert!(text.contains("crashed: wasm `unreachable` instruction executed"), "{text}");
+    assert!(text.contains("crashed: wasm trap: wasm `unreachable` instruction executed"), "{text}");
     assert!(text.ends_with("its last log line: about to panic\\u{1b}[2J"), "{text}");
 }
 

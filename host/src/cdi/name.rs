@@ -74,7 +74,9 @@ mod tests {
     #[test]
     fn device_names_lead_back_to_their_claim() {
         assert_eq!(claim_of_device(&device_id(&"u-1".into())), Some("u-1".into()));
-        for other in ["nvidia.com/gpu=0", "dra.k8s.io/cpu=x", "dra.k8s.io/cpu=claim-", "dra.k8s.io/cpux=claim-a"] {
+        for other in
+            ["nvidia.com/gpu=0", "dra.k8s.io/cpu=x", "dra.k8s.io/cpu=claim-", "dra.k8s.io/cpux=claim-a"]
+        {
             assert_eq!(claim_of_device(other), None, "{other}");
         }
     }

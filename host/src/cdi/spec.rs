@@ -209,7 +209,11 @@ mod tests {
             ("empty", String::new(), Err(not_json())),
             ("garbage", "\u{1}\u{2}".to_owned(), Err(not_json())),
             ("newer", version, kept(SpecFault::Record(String::new()))),
-            ("damaged record", good.replace("namespace", "nomespace"), kept(SpecFault::Record(String::new()))),
+            (
+                "damaged record",
+                good.replace("namespace", "nomespace"),
+                kept(SpecFault::Record(String::new())),
+            ),
             (
                 "record says otherwise",
                 good.replace(r#"\"cpus\":\"2-3\""#, r#"\"cpus\":\"2-4\""#),

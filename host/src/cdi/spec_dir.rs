@@ -69,7 +69,8 @@ impl SpecDir {
         self.probe.before(Access::Write)?;
         fs::create_dir_all(&self.path)?;
         let temp = file.with_extension(format!("json{TEMP_END}"));
-        let written = self.write_temp(&temp, &spec::text(uid, record)).and_then(|()| fs::rename(&temp, &file));
+        let written =
+            self.write_temp(&temp, &spec::text(uid, record)).and_then(|()| fs::rename(&temp, &file));
         if let Err(error) = written {
             // What is left of it is swept at the next start at the latest.
             let _ = fs::remove_file(&temp);
@@ -131,7 +132,8 @@ impl SpecDir {
     pub fn scan(&self) -> io::Result<Vec<Found>> {
         let mut found: Vec<Found> = Vec::new();
         for name in self.own_names()? {
-            let Some(uid) = name.strip_prefix(FILE_PREFIX).and_then(|rest| rest.strip_suffix(SPEC_END)) else {
+            let Some(uid) = name.strip_prefix(FILE_PREFIX).and_then(|rest| rest.strip_suffix(SPEC_END))
+            else {
                 continue;
             };
             let path = self.path.join(&name);
@@ -152,7 +154,8 @@ impl SpecDir {
     /// # Errors
     /// I/O errors.
     pub fn sweep(&self) -> io::Result<usize> {
-        let left: Vec<String> = self.own_names()?.into_iter().filter(|name| name.ends_with(TEMP_END)).collect();
+        let left: Vec<String> =
+            self.own_names()?.into_iter().filter(|name| name.ends_with(TEMP_END)).collect();
         for name in &left {
             fs::remove_file(self.path.join(name))?;
         }
@@ -187,8 +190,10 @@ mod tests {
     }
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -275,8 +280,14 @@ mod tests {
         dir.write(&"A".into(), &record("2")).unwrap();
         dir.remove(&"A".into()).unwrap();
         let own = |step: &&Step| {
-            let others =
-                [Step::ClaimRead, Step::Decided, Step::Booked, Step::Answering, Step::Removing, Step::Released];
+            let others = [
+                Step::ClaimRead,
+                Step::Decided,
+                Step::Booked,
+                Step::Answering,
+                Step::Removing,
+                Step::Released,
+            ];
             !others.contains(step)
         };
         assert_eq!(*order.0.lock().unwrap(), Step::ALL.iter().filter(own).copied().collect::<Vec<_>>());

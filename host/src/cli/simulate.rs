@@ -8,9 +8,9 @@ mod without;
 
 use super::{Failure, machine, print};
 use crate::config::ConfigFlags;
+use anyhow::Context as _;
 use event::Event;
 use node::{Node, Stage, outcome};
-use anyhow::Context as _;
 use serde_json::{Map, Value};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -94,10 +94,13 @@ fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
         text = std::fs::read_to_string(story).with_context(|| story.display().to_string())?;
     }
     if !text.trim_start().starts_with('{') {
-        return serde_saphyr::from_str(&text).context("the story is neither JSON Lines nor a YAML list of events");
+        return serde_saphyr::from_str(&text)
+            .context("the story is neither JSON Lines nor a YAML list of events");
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1))).collect()
+    lines
+        .map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1)))
+        .collect()
 }
 
 fn line(answer: &Map<String, Value>, output: Output) -> String {
@@ -116,4 +119,51 @@ fn line(answer: &Map<String, Value>, output: Output) -> String {
         }
     }
     words.join(" ") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn story(text: &str) -> anyhow::Result<Vec<Value>> {
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), text)?;
+        read(file.path())
+    }
+
+    #[test]
+    fn a_story_is_json_lines_or_a_yaml_list() {
+        let events = [json!({"op": "state"}), json!({"op": "crash"})];
+        for text in [
+            "{\"op\":\"state\"}\n\n  {\"op\":\"crash\"}\n",
+            "- op: state\n- {op: crash}\n",
+            "[{\"op\":\"state\"},{\"op\":\"crash\"}]",
+        ] {
+            assert_eq!(story(text).unwrap(), events, "{text}");
+        }
+        let error = format!("{:#}", story("{\"op\":\"state\"}\n{\"op\":").unwrap_err());
+        assert!(error.contains("line 2 of the story"), "{error}");
+        assert!(story("op: state").is_err());
+    }
+
+    #[test]
+    fn events_with_unknown_keys_or_ops_are_not_taken_for_others() {
+        for (text, word) in [
+            (json!({"op": "unprepare", "claim": "A", "clam": "B"}), "clam"),
+            (json!({"op": "create", "container": "a", "pod": "p", "cpus": "1"}), "cpus"),
+            (json!({"op": "explode"}), "explode"),
+            (json!({"claim": "A"}), "op"),
+        ] {
+            let error = serde_json::from_value::<Event>(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn people_are_told_what_there_is_and_not_what_there_is_not() {
+        let answer = json!({"op": "create", "ok": true, "cpus": "2-3", "updates": {}, "claims": {"A": "2-3"}, "orphans": []});
+        let Value::Object(answer) = answer else { unreachable!() };
+        assert_eq!(line(&answer, Output::Text), "create: ok cpus 2-3 claims {\"A\":\"2-3\"}\n");
+    }
 }

@@ -40,14 +40,19 @@ fn bad_usage_is_an_error() {
 
 #[test]
 fn help_of_each_verb_has_an_example() {
-    for verb in Cli::command().get_subcommands() {
-        let args = ["dracpu", verb.get_name(), "--help"];
-        let error = parsed(&args).unwrap_err();
-        assert!(!error.use_stderr());
-        let help = error.to_string();
-        assert!(help.contains("Example"), "{help}");
+    fn check(command: &clap::Command, path: &[&str]) {
+        let has_verbs = command.get_subcommands().next().is_some();
+        if path.len() == 1 || !has_verbs {
+            let args: Vec<&str> = path.iter().copied().chain(["--help"]).collect();
+            let help = parsed(&args).unwrap_err();
+            assert!(!help.use_stderr(), "{args:?}");
+            assert!(help.to_string().contains("Example"), "{help}");
+        }
+        for verb in command.get_subcommands() {
+            check(verb, &[path, &[verb.get_name()]].concat());
+        }
     }
-    assert!(parsed(&["dracpu", "--help"]).unwrap_err().to_string().contains("Example"));
+    check(&Cli::command(), &["dracpu"]);
 }
 
 #[test]

@@ -94,7 +94,9 @@ impl Driver {
         for uid in env::given(container) {
             if !said.iter().any(|(said, _)| *said == uid) {
                 let booking = ledger.booking(&uid);
-                let cpus = booking.ok_or_else(|| ContainerError::Create(EntryError::Unknown(uid.clone()).into()))?.cpus();
+                let cpus = booking
+                    .ok_or_else(|| ContainerError::Create(EntryError::Unknown(uid.clone()).into()))?
+                    .cpus();
                 said.push((uid, cpus));
             }
         }

@@ -60,7 +60,7 @@ pub struct Driver {
     /// Never held across anything that waits.
     ledger: Mutex<Ledger>,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
-    pub(super) unreadable: Vec<PathBuf>,
+    pub(super) unreadable: Mutex<Vec<PathBuf>>,
     strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
     /// A container has a claim without a record.
@@ -134,7 +134,7 @@ impl Driver {
             allocation: Mutex::new(allocation),
             ledger: Mutex::new(ledger),
             orphans: Mutex::default(),
-            unreadable,
+            unreadable: Mutex::new(unreadable),
             strategy,
             devices,
             unproven: Notify::new(),
@@ -149,7 +149,13 @@ impl Driver {
         let mut current = self.allocation();
         let node = node(topology, &self.config);
         *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
-        *lock(&self.strategy) = current.strategy.info();
+        let strategy = current.strategy.info();
+        if let Err(why) = &strategy {
+            tracing::error!(
+                "new claims are refused until the machine changes back, or the driver restarts: {why}"
+            );
+        }
+        *lock(&self.strategy) = strategy;
         self.ledger().replace_node(node);
         self.devices.send_replace(current.view.devices.clone());
     }
@@ -206,10 +212,7 @@ fn allocation(
             let options = &config.strategy_options;
             match strategies.open(&config.allocator, topology, reserved, &groups, options) {
                 Ok(strategy) => Chooser::Strategy(strategy),
-                Err(why) => {
-                    tracing::error!(strategy = config.allocator, "the strategy cannot be used: {why}");
-                    Chooser::Broken(why)
-                }
+                Err(why) => Chooser::Broken(why),
             }
         }
     };

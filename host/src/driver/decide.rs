@@ -101,6 +101,11 @@ impl From<StrategyError> for Undecided {
     fn from(error: StrategyError) -> Self {
         let lack = |reason| matches!(reason, Reason::NotEnough | Reason::NoFit);
         let for_lack_of_cpus = matches!(&*error.fault, Fault::Denied(denial) if lack(denial.reason));
-        Self { strategy: error.strategy.name.to_string(), kind: error.kind(), for_lack_of_cpus, message: error.to_string() }
+        Self {
+            strategy: error.strategy.name.to_string(),
+            kind: error.kind(),
+            for_lack_of_cpus,
+            message: error.to_string(),
+        }
     }
 }

@@ -65,16 +65,29 @@ mod tests {
 
     #[test]
     fn every_variable_counts_and_others_are_the_users_own() {
-        let env = ["A=1", "DRA_CPUSETS=x", "DRA_CPUSET=0-7", "DRA_CPUSET_u=2-3", "DRA_CPUSET_u=0-7", "DRA_CPUSET_v=5"];
+        let env = [
+            "A=1",
+            "DRA_CPUSETS=x",
+            "DRA_CPUSET=0-7",
+            "DRA_CPUSET_u=2-3",
+            "DRA_CPUSET_u=0-7",
+            "DRA_CPUSET_v=5",
+        ];
         let cpus = |list: &str| list.parse::<CpuSet>().unwrap();
-        let expected =
-            [("u".into(), cpus("2-3")), ("u".into(), cpus("0-7")), ("v".into(), cpus("5"))];
+        let expected = [("u".into(), cpus("2-3")), ("u".into(), cpus("0-7")), ("v".into(), cpus("5"))];
         assert_eq!(said(&container(&env, &[]), false), Ok(expected.to_vec()));
     }
 
     #[test]
     fn what_is_malformed_is_named() {
-        for bad in ["DRA_CPUSET_", "DRA_CPUSET_u", "DRA_CPUSET_=1", "DRA_CPUSET_u=", "DRA_CPUSET_u=2-x", "DRA_CPUSET_u=9999"] {
+        for bad in [
+            "DRA_CPUSET_",
+            "DRA_CPUSET_u",
+            "DRA_CPUSET_=1",
+            "DRA_CPUSET_u=",
+            "DRA_CPUSET_u=2-x",
+            "DRA_CPUSET_u=9999",
+        ] {
             let fault = said(&container(&["DRA_CPUSET_v=1", bad], &[]), false);
             assert_eq!(fault, Err(EnvFault::Malformed(bad.into())));
         }

@@ -171,7 +171,9 @@ pub enum ContainerError {
     #[error(transparent)]
     Create(#[from] CreateError),
     /// Somebody else has changed the mask.
-    #[error("its CPUs would be {found}, but must be {wanted}: another NRI plugin or the runtime changed them")]
+    #[error(
+        "its CPUs would be {found}, but must be {wanted}: another NRI plugin or the runtime changed them"
+    )]
     OtherCpus {
         /// What this driver set.
         wanted: CpuSet,

@@ -107,13 +107,21 @@ pub(crate) fn settings(
         }
         let matching = |result: &AllocationResult| {
             entry.requests.is_empty()
-                || entry.requests.iter().any(|name| *name == result.request || *name == main_request(&result.request))
+                || entry
+                    .requests
+                    .iter()
+                    .any(|name| *name == result.request || *name == main_request(&result.request))
         };
-        let applies: Vec<_> = results.iter().zip(&mut settings).filter(|(result, _)| matching(result)).collect();
+        let applies: Vec<_> =
+            results.iter().zip(&mut settings).filter(|(result, _)| matching(result)).collect();
         if let (Some(cpuset), 2..) = (&parsed.cpuset, applies.len()) {
             let requests: Vec<&str> = applies.iter().map(|(result, _)| result.request.as_str()).collect();
             let requests = requests.join(", ");
-            return Err(ConfigFault::SharedCpuset { cpuset: cpuset.clone(), results: applies.len(), requests });
+            return Err(ConfigFault::SharedCpuset {
+                cpuset: cpuset.clone(),
+                results: applies.len(),
+                requests,
+            });
         }
         for (result, setting) in applies {
             if let Some(second) = parsed.cpuset.clone() {
@@ -234,7 +242,10 @@ mod tests {
         assert_eq!(found[0].cpuset, Some("2-3".parse().unwrap()));
         assert_eq!(json!(found[0].options), json!({"a": 1, "b": 0}), "the claim is over its class");
         assert_eq!(found[1].cpuset, Some("4".parse().unwrap()));
-        assert_eq!((json!(found[1].options), found[1].strategy.as_deref()), (json!({"a": 0, "b": 0}), Some("packed")));
+        assert_eq!(
+            (json!(found[1].options), found[1].strategy.as_deref()),
+            (json!({"a": 0, "b": 0}), Some("packed"))
+        );
     }
 
     #[test]
@@ -246,13 +257,29 @@ mod tests {
             (vec![entry(Class, &["other"], set())], vec!["r"], "DeviceClass"),
             (vec![entry(Claim, &[], set())], vec!["r", "s"], "2 results of the claim (r, s)"),
             (vec![entry(Claim, &["r"], set())], vec!["r", "r"], "2 results of the claim (r, r)"),
-            (vec![entry(Claim, &["r"], set()), entry(Claim, &[], set())], vec!["r"], "request r has two entries"),
+            (
+                vec![entry(Claim, &["r"], set()), entry(Claim, &[], set())],
+                vec!["r"],
+                "request r has two entries",
+            ),
             (vec![entry(Claim, &[], cpu(json!({"cpuset": "5-x"})))], vec!["r"], "cpuset `5-x`"),
             (vec![entry(Claim, &[], cpu(json!({"cpuset": ""})))], vec!["r"], "not a CPU list"),
-            (vec![entry(Claim, &[], cpu(json!({"cpuset": 5})))], vec!["r"], "cpuset must be a string, found 5"),
+            (
+                vec![entry(Claim, &[], cpu(json!({"cpuset": 5})))],
+                vec!["r"],
+                "cpuset must be a string, found 5",
+            ),
             (vec![entry(Claim, &[], cpu(json!({"options": []})))], vec!["r"], "options must be an object"),
-            (vec![entry(Claim, &[], cpu(json!({"cpusett": "2"})))], vec!["r"], "unknown key `cpusett` in cpuConfig"),
-            (vec![entry(Claim, &[], json!({"cpuset": "2"}))], vec!["r"], "unknown key `cpuset` in the parameters"),
+            (
+                vec![entry(Claim, &[], cpu(json!({"cpusett": "2"})))],
+                vec!["r"],
+                "unknown key `cpusett` in cpuConfig",
+            ),
+            (
+                vec![entry(Claim, &[], json!({"cpuset": "2"}))],
+                vec!["r"],
+                "unknown key `cpuset` in the parameters",
+            ),
             (vec![entry(Claim, &[], json!({"cpuConfig": {}}))], vec!["r"], "apiVersion is ``"),
             (vec![entry(Claim, &[], json!({"apiVersion": "v2"}))], vec!["r"], "apiVersion is `v2`"),
             (vec![entry(Claim, &[], json!(null))], vec!["r"], "must be an object, found null"),

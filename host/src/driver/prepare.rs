@@ -14,13 +14,13 @@
 //! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
 //! for it.
 
+use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::{Allocation, Chooser, Driver, lock};
 use super::error::PrepareError;
 use super::opaque::main_request;
 use super::view::{Place, View};
 use super::wanted::{Wanted, spread, wanted};
-use super::api::ApiError;
 use crate::cdi::{Record, Step, device_id};
 use crate::config::DeviceMode;
 use crate::strategy::{Holding, Request, State};
@@ -130,7 +130,8 @@ impl Driver {
             (_, None) => return Ok(None),
             (Some(plain), Some(object)) => self.complete(uid, &allocation, object, &plain.cpus())?,
             (None, Some(object)) => {
-                let running = self.said_of(uid).and_then(|cpus| self.results(&allocation, object, &cpus).ok());
+                let running =
+                    self.said_of(uid).and_then(|cpus| self.results(&allocation, object, &cpus).ok());
                 if let Some(booking) = running {
                     self.write(uid, &allocation, &booking, false)?;
                     self.ledger().prove(uid, booking.clone());
@@ -271,7 +272,11 @@ impl Driver {
             booking: booking.clone(),
         };
         let path = self.specs.file(uid)?;
-        self.specs.write(uid, &record).map_err(|source| PrepareError::Write { path, booked, source })
+        match self.specs.write(uid, &record) {
+            Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
+            Err(source) => return Err(PrepareError::Write { path, booked, source }),
+        }
+        Ok(())
     }
 
     /// The spec could not be written: nobody may have the CPUs, or this claim alone.

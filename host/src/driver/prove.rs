@@ -77,7 +77,8 @@ impl Driver {
             // Kubelet or runtime may have been faster.
             let still = self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus);
             let object = claims.iter().find(|claim| claim.id.uid == uid.as_str());
-            let booking: Option<Booking> = object.and_then(|object| self.results(&allocation, object, &cpus).ok());
+            let booking: Option<Booking> =
+                object.and_then(|object| self.results(&allocation, object, &cpus).ok());
             match booking {
                 _ if !still => {}
                 None => {

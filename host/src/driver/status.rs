@@ -67,7 +67,7 @@ impl Driver {
             orphaned,
             unproven_cpus: ledger.unproven(),
             pending_updates: ledger.pending_updates(),
-            unreadable_specs: self.unreadable.clone(),
+            unreadable_specs: lock(&self.unreadable).clone(),
             unprepared_in_use: self.unprepared_in_use.load(Ordering::Relaxed),
         }
     }

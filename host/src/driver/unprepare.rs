@@ -46,11 +46,7 @@ impl Driver {
             if let Some(who) = ledger.in_use(&uid.into()) {
                 return Err(ReleaseError::InUse(Box::new(who.clone())));
             }
-            ClaimRef {
-                uid: uid.to_owned(),
-                namespace: booking.namespace.clone(),
-                name: booking.name.clone(),
-            }
+            ClaimRef { uid: uid.to_owned(), namespace: booking.namespace.clone(), name: booking.name.clone() }
         };
         // The object of a claim of which only the CPUs are known cannot be asked for.
         if !claim.name.is_empty() {
@@ -78,10 +74,13 @@ impl Driver {
         let uid = &ClaimUid::from(claim.uid.as_str());
         let _allocation = self.allocation();
         self.probe.reached(Step::Removing);
-        self.specs.remove(uid).map_err(|source| {
-            let path = self.specs.file(uid).unwrap_or_else(|_| self.specs.path().to_owned());
-            UnprepareError::Remove { path, source }
-        })?;
+        // A UID that no spec can carry has none to remove.
+        if let Ok(path) = self.specs.file(uid) {
+            match self.specs.remove(uid) {
+                Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
+                Err(source) => return Err(UnprepareError::Remove { path, source }),
+            }
+        }
         let freed = {
             let mut ledger = self.ledger();
             if let Some(who) = ledger.in_use(uid) {

@@ -54,7 +54,9 @@ impl View {
     /// The CPUs of a place.
     pub(super) fn cpus(&self, place: &Place) -> CpuSet {
         match place {
-            Place::Group(index) => self.groups.get(*index).map(|group| group.cpus.clone()).unwrap_or_default(),
+            Place::Group(index) => {
+                self.groups.get(*index).map(|group| group.cpus.clone()).unwrap_or_default()
+            }
             Place::Cpus(cpus) => cpus.clone(),
         }
     }
@@ -76,7 +78,8 @@ fn keep_names(devices: &mut [Device], before: Option<&View>) -> BTreeMap<u32, St
     for device in devices.iter_mut().filter(|device| device.capacity.is_none()) {
         let Some(cpu) = device.cpus.first() else { continue };
         if before.is_some() {
-            let next = names.values().filter_map(|name| name.trim_start_matches(char::is_alphabetic).parse().ok());
+            let next =
+                names.values().filter_map(|name| name.trim_start_matches(char::is_alphabetic).parse().ok());
             let next = next.max().map_or(0, |last: u32| last + 1);
             let name = names.entry(cpu).or_insert_with(|| format!("cpudev{next:03}"));
             device.name.clone_from(name);

@@ -102,10 +102,20 @@ impl Node {
                     answer.prepared(&self.driver, &claim.uid, &prepared);
                 }
             }
-            Event::Prepare { claim: None, name: None, requests: None, config: None, claims: Some(claims), parallel } => {
+            Event::Prepare {
+                claim: None,
+                name: None,
+                requests: None,
+                config: None,
+                claims: Some(claims),
+                parallel,
+            } => {
                 let claims: Vec<ClaimRef> = claims.into_iter().map(|claim| self.put(claim)).collect();
-                let calls: Vec<Vec<ClaimRef>> =
-                    if parallel { claims.into_iter().map(|claim| vec![claim]).collect() } else { vec![claims] };
+                let calls: Vec<Vec<ClaimRef>> = if parallel {
+                    claims.into_iter().map(|claim| vec![claim]).collect()
+                } else {
+                    vec![claims]
+                };
                 let answers = join_all(calls.into_iter().map(|call| self.driver.prepare(call))).await;
                 let mut results = Map::new();
                 for (claim, result) in answers.into_iter().flatten() {
@@ -270,8 +280,7 @@ impl Node {
         if !unknown.is_empty() {
             bail!("the machine has no CPUs {unknown}");
         }
-        let offline =
-            if off { self.offline.union(&switched) } else { self.offline.difference(&switched) };
+        let offline = if off { self.offline.union(&switched) } else { self.offline.difference(&switched) };
         if self.topology.online().is_subset(&offline) {
             bail!("one CPU must stay online");
         }
@@ -388,7 +397,8 @@ impl Answer {
     fn capacity(&mut self, driver: &Driver) {
         let devices = driver.devices();
         let devices = devices.borrow();
-        let capacity = devices.iter().filter_map(|device| Some((device.name.clone(), device.capacity?.cpus.into())));
+        let capacity =
+            devices.iter().filter_map(|device| Some((device.name.clone(), device.capacity?.cpus.into())));
         self.set("capacity", capacity.collect::<Map<String, Value>>());
     }
 

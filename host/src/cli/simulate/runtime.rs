@@ -116,6 +116,7 @@ impl Runtime {
 fn variables(cdi_dir: &Path, claim: &str) -> anyhow::Result<Vec<String>> {
     let path = cdi_dir.join(spec_file_name(&claim.into())?);
     let spec: Value = serde_json::from_slice(&std::fs::read(path)?)?;
-    let env = spec.pointer("/devices/0/containerEdits/env").and_then(Value::as_array).context("no variables")?;
+    let env =
+        spec.pointer("/devices/0/containerEdits/env").and_then(Value::as_array).context("no variables")?;
     Ok(env.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }

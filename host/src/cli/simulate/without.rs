@@ -59,3 +59,36 @@ fn moved(cpu: &Cpu, left: &Topology) -> Option<Cpu> {
         ..cpu.clone()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::fixtures::{machine, rows};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_the_machine_that_never_had_them(
+            shape in (1..3u32, 1..5u32, 1..4u32),
+            gone in proptest::collection::btree_set(0..24u32, 0..8),
+        ) {
+            let all = rows(shape.0, shape.1, shape.2);
+            let left: Vec<_> = all.iter().filter(|row| !gone.contains(&row.cpu)).copied().collect();
+            prop_assume!(!left.is_empty());
+            let offline: CpuSet = all.iter().map(|row| row.cpu).filter(|cpu| gone.contains(cpu)).collect();
+            let found = without(&machine(&all), &offline);
+            let expected = machine(&left);
+            // The kernel's number stays what it was, and a node without CPUs stays a node.
+            prop_assert_eq!(&found.cores, &expected.cores);
+            prop_assert_eq!(found.online(), expected.online());
+            prop_assert_eq!(&found.offline, &offline);
+            for (found_cpu, cpu) in found.cpus.iter().zip(&expected.cpus) {
+                prop_assert_eq!((found_cpu.id, found_cpu.core, found_cpu.thread), (cpu.id, cpu.core, cpu.thread));
+                let socket = |topology: &Topology, cpu: &Cpu| topology.sockets[cpu.socket].clone();
+                prop_assert_eq!(socket(&found, found_cpu), socket(&expected, cpu));
+                let cache = |topology: &Topology, cpu: &Cpu| cpu.llc.map(|at| topology.caches[at].cpus.clone());
+                prop_assert_eq!(cache(&found, found_cpu), cache(&expected, cpu));
+            }
+        }
+    }
+}

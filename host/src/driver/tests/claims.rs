@@ -115,7 +115,8 @@ async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
 async fn claims_of_one_call_are_served_in_order_and_one_at_a_time_across_calls() {
     let home = Home::new();
     let driver = home.start();
-    let claims: Vec<ClaimRef> = ["A", "B", "C"].iter().map(|uid| home.allocate(uid, &[(DEVICE, "2")])).collect();
+    let claims: Vec<ClaimRef> =
+        ["A", "B", "C"].iter().map(|uid| home.allocate(uid, &[(DEVICE, "2")])).collect();
     let answers = driver.prepare(claims).await;
     assert!(answers.iter().all(|(_, answer)| answer.is_ok()));
     assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2-3"), holds("C", "4-5")]);
@@ -185,8 +186,14 @@ async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
     rows.remove(1);
     driver.machine_changed(&fixtures::machine(&rows));
     let names: Vec<String> = driver.devices().borrow().iter().map(|device| device.name.clone()).collect();
-    assert_eq!(names, ["cpudev000", "cpudev002", "cpudev003", "cpudev004", "cpudev005", "cpudev006", "cpudev007"]);
-    assert_eq!(prepare(&driver, home.allocate("C", &[("cpudev006", "")])).await.unwrap().devices[0].cpus, cpus("6"));
+    assert_eq!(
+        names,
+        ["cpudev000", "cpudev002", "cpudev003", "cpudev004", "cpudev005", "cpudev006", "cpudev007"]
+    );
+    assert_eq!(
+        prepare(&driver, home.allocate("C", &[("cpudev006", "")])).await.unwrap().devices[0].cpus,
+        cpus("6")
+    );
 }
 
 #[tokio::test]

@@ -38,7 +38,8 @@ async fn a_crash_in_prepare_leaves_the_claim_prepared_or_untouched() {
             expected.insert(0, holds("A", "3-4"));
         }
         assert_eq!(held(&after), expected, "{step:?}");
-        let names: Vec<_> = std::fs::read_dir(home.cdi_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            std::fs::read_dir(home.cdi_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(names.iter().all(|name| name.to_string_lossy().ends_with(".json")), "{step:?}: {names:?}");
         home.prepare(&after, "A", "2").await.unwrap();
         assert_eq!(held(&after), [holds("A", "3-4"), holds("other", "0-2")], "{step:?}");
@@ -75,7 +76,7 @@ async fn a_panic_fails_that_claim_and_not_the_next() {
     *home.strategy.before.lock().unwrap() = Some(Box::new(|_| std::panic::resume_unwind(Box::new("fault"))));
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
     assert!(error.contains("report it"), "{error}");
-    *home.strategy.before.lock().unwrap() = None;
+    *crate::driver::core::lock(&home.strategy.before) = None;
     home.prepare(&driver, "B", "2").await.unwrap();
     prepare(&driver, super::support::reference("A")).await.unwrap();
     assert_eq!(held(&driver), [holds("A", "2-3"), holds("B", "0-1")]);

@@ -50,7 +50,11 @@ async fn no_file_keeps_the_driver_from_starting_and_readable_cpus_go_to_nobody()
     let text = std::fs::read_to_string(home.spec("A")).unwrap();
     drop(driver);
     write(&home, "A", &text[..text.len() / 2]);
-    write(&home, "B", &text.replace("claim-A", "claim-B").replace("_A=0-1", "_B=2-3").replace(r#"\"v\":1"#, r#"\"v\":7"#));
+    write(
+        &home,
+        "B",
+        &text.replace("claim-A", "claim-B").replace("_A=0-1", "_B=2-3").replace(r#"\"v\":1"#, r#"\"v\":7"#),
+    );
     write(&home, "C", "\u{0}garbage");
     write(&home, "D", "{}");
     std::fs::create_dir(home.spec("E")).unwrap();
@@ -62,6 +66,7 @@ async fn no_file_keeps_the_driver_from_starting_and_readable_cpus_go_to_nobody()
     home.prepare(&driver, "C", "1").await.unwrap();
     unprepare(&driver, "D").await;
     assert!(!home.spec("D").exists());
+    assert_eq!(driver.status().unreadable_specs, [home.spec("E")]);
     drop(driver);
     let driver = home.start();
     assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2-3"), holds("C", "4")]);
@@ -74,7 +79,10 @@ async fn overlapping_records_are_both_kept_until_unprepared() {
     write(&home, "B", &foreign("B", "3-4"));
     let driver = home.start();
     let status = driver.status();
-    assert_eq!((status.conflicted_cpus, status.conflicted), (cpus("3"), vec!["A".to_owned(), "B".to_owned()]));
+    assert_eq!(
+        (status.conflicted_cpus, status.conflicted),
+        (cpus("3"), vec!["A".to_owned(), "B".to_owned()])
+    );
     assert_eq!(status.shared, cpus("0-1,5-7"));
     unprepare(&driver, "A").await;
     assert_eq!(driver.status().shared, cpus("0-2,5-7"));
@@ -91,7 +99,10 @@ async fn a_claim_on_cpus_reserved_since_is_stranded_but_still_pinned() {
     home.config.reserved_cpus = cpus("1");
     let driver = home.start();
     let status = driver.status();
-    assert_eq!((status.stranded, status.stranded_cpus, status.shared), (vec!["A".to_owned()], cpus("1"), cpus("2-7")));
+    assert_eq!(
+        (status.stranded, status.stranded_cpus, status.shared),
+        (vec!["A".to_owned()], cpus("1"), cpus("2-7"))
+    );
     assert_eq!(driver.devices().borrow()[0].capacity.unwrap().cpus, 7);
     let own = driver.create_container(&container("a", "p", &["DRA_CPUSET_A=0-1"], "")).unwrap();
     assert_eq!(own.cpus, cpus("0-1"));

@@ -2,8 +2,8 @@
 
 use super::super::core::lock;
 use super::super::{
-    AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod, Prepared,
-    PrepareError, Strategies, StrategyInfo, Undecided, Update,
+    AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
+    PrepareError, Prepared, Strategies, StrategyInfo, Undecided, Update,
 };
 use crate::cdi::{NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
@@ -48,7 +48,12 @@ impl Api for FakeApi {
         self.ask(|| lock(&self.claims).get(name).cloned().ok_or(ApiError::NotFound))
     }
 
-    fn claims_of_pod<'a>(&'a self, _: &'a str, pod: &'a str, _: &'a str) -> BoxFuture<'a, Result<Vec<Claim>, ApiError>> {
+    fn claims_of_pod<'a>(
+        &'a self,
+        _: &'a str,
+        pod: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Claim>, ApiError>> {
         self.ask(|| {
             let names = lock(&self.pods).get(pod).cloned().ok_or(ApiError::NotFound)?;
             Ok(names.iter().filter_map(|name| lock(&self.claims).get(name).cloned()).collect())
@@ -202,7 +207,12 @@ impl Home {
     }
 
     /// Allocates and prepares.
-    pub(super) async fn prepare(&self, driver: &Arc<Driver>, uid: &str, count: &str) -> Result<Prepared, PrepareError> {
+    pub(super) async fn prepare(
+        &self,
+        driver: &Arc<Driver>,
+        uid: &str,
+        count: &str,
+    ) -> Result<Prepared, PrepareError> {
         prepare(driver, self.allocate(uid, &[(DEVICE, count)])).await
     }
 }
