@@ -49,6 +49,7 @@ async fn a_claim_is_prepared_pinned_and_returned_with_old_and_new_kubelets_and_r
         assert!(own.is_subset(&node.config.machine.numa_cpus(0)) && whole_cores(&node, &own), "{own:?}");
         assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own);
         let shared = node.ledger_is(&[(&claim, &own)]).await?;
+        assert!(node.ledger_is(&[]).await.is_err(), "the look at the books is no formality");
         assert_eq!(node.runtime.effective_cpus(&plain), shared, "shrunk in the same hook");
         node.terminate_pod(&pod).await?;
         assert!(node.recorded()?.is_empty());
