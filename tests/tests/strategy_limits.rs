@@ -36,8 +36,13 @@ fn many_memories(honest: &[u8]) -> Vec<u8> {
     let decoded = wit_component::decode(honest).unwrap();
     let wit_component::DecodedWasm::Component(resolve, world) = decoded else { panic!("a WIT package") };
     let mut module = wat::parse_str(include_str!("../guests/many_memories.wat")).unwrap();
-    wit_component::embed_component_metadata(&mut module, &resolve, world, wit_component::StringEncoding::UTF8)
-        .unwrap();
+    wit_component::embed_component_metadata(
+        &mut module,
+        &resolve,
+        world,
+        wit_component::StringEncoding::UTF8,
+    )
+    .unwrap();
     dracpu_guest_build::encode(&module).unwrap()
 }
 
@@ -215,12 +220,16 @@ fn an_instance_that_wears_out_is_replaced_within_the_claim() {
 
 #[test]
 fn too_few_cpus_are_refused() {
-    assert!(matches!(lie("too-few"), Lie::TooFew { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 12));
+    assert!(
+        matches!(lie("too-few"), Lie::TooFew { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 12)
+    );
 }
 
 #[test]
 fn too_many_cpus_are_refused() {
-    assert!(matches!(lie("too-many"), Lie::TooMany { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 14));
+    assert!(
+        matches!(lie("too-many"), Lie::TooMany { request, asked: 13, cpus } if request == "unlucky" && cpus.len() == 14)
+    );
 }
 
 #[test]
@@ -249,7 +258,10 @@ fn cpus_given_twice_within_the_claim_are_refused() {
     let mut opened = node.open("overlap", LimitsConfig::default());
     let twice = [request("unlucky", UNLUCKY), request("b", UNLUCKY)];
     let error = opened.decide(&twice, &node.state()).unwrap_err();
-    assert!(matches!(*error.fault, Fault::BadAnswer(Lie::Overlap { ref cpus, .. }) if cpus.len() == 13), "{error}");
+    assert!(
+        matches!(*error.fault, Fault::BadAnswer(Lie::Overlap { ref cpus, .. }) if cpus.len() == 13),
+        "{error}"
+    );
     assert_eq!(opened.decide(&[request("a", 4)], &node.state()).unwrap().grants.len(), 1);
 }
 
@@ -272,7 +284,10 @@ fn files_that_are_no_components_are_refused_with_the_remedy() {
     let module = wat::parse_str("(module)").unwrap();
     assert!(load(&module, none, None).contains("wasm-tools component new"));
     assert!(load(b"\x7fELF", none, None).contains("not a valid WebAssembly component"));
-    assert!(load(&wat::parse_str("(component)").unwrap(), none, None).contains("does not fit this host's strategy interface"));
+    assert!(
+        load(&wat::parse_str("(component)").unwrap(), none, None)
+            .contains("does not fit this host's strategy interface")
+    );
     let foreign = wat::parse_str(r#"(component (import "wasi:filesystem/types@0.2.0" (instance)))"#).unwrap();
     assert!(load(&foreign, none, None).contains("imports `wasi:filesystem/types@0.2.0`"));
     let small = LimitsConfig { component_bytes: Some(1000), ..none };

@@ -42,6 +42,9 @@ fn captured_machines_are_read_as_they_are() -> Result<(), Failure> {
         } else if found["warnings"].as_array().is_none_or(Vec::is_empty) {
             wrong.push(format!("{name}: contradicts itself, and no warning says so"));
         }
+        if capture["has_overlay"] != Value::Bool(true) {
+            continue;
+        }
         // As captured, files that the recording tool left out are missing: it must still be readable.
         let as_captured = machine::load(&archive.display().to_string())?.topology;
         if as_captured.sockets.is_empty() || as_captured.cores.is_empty() {

@@ -80,7 +80,9 @@ fn options(case: &Case, cores: &[CpuSet]) -> Option<Value> {
         ("packed", "packed", true) => Some(json!({})),
         ("packed", "packed", false) => Some(json!({ "prefer-align-cpus-by-uncorecache": false })),
         ("packed", "spread", false) => Some(json!({ "distribute-cpus-across-cores": true })),
-        ("distributed", "packed", _) if case.group == 1 => Some(json!({ "distribute-cpus-across-numa": true })),
+        ("distributed", "packed", _) if case.group == 1 => {
+            Some(json!({ "distribute-cpus-across-numa": true }))
+        }
         ("distributed", "packed", _) if case.n.is_multiple_of(case.group) => {
             let free: CpuSet = case.available.parse().unwrap();
             let whole: usize = cores.iter().filter(|core| core.is_subset(&free)).map(CpuSet::len).sum();
@@ -148,5 +150,10 @@ fn every_case_that_options_can_express_comes_out_of_the_component() {
     writer.join().unwrap();
     assert!(decide.wait().unwrap().success());
     assert_eq!(answered, cases.len());
-    assert!(wrong.is_empty(), "{} of {answered} are wrong, the first ones:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {answered} are wrong, the first ones:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(5)].join("\n")
+    );
 }

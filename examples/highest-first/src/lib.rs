@@ -4,8 +4,8 @@
 //! them. It is also the smallest strategy worth reading: no options, one rule.
 
 use dracpu_strategy_sdk::{
-    CpuSet, Decision, Denial, Description, ExplicitCpuset, Machine, NoOptions, Offer, Request, State, Strategy,
-    deny, export,
+    CpuSet, Decision, Denial, Description, ExplicitCpuset, Machine, NoOptions, Offer, Request, State,
+    Strategy, deny, export,
 };
 
 struct HighestFirst {
@@ -28,7 +28,8 @@ impl Strategy for HighestFirst {
     }
 
     fn open(machine: Machine, _: NoOptions) -> Result<(Self, Vec<Offer>), Denial> {
-        let size = |cpus: &CpuSet| u32::try_from(cpus.difference(&machine.isolated).len()).unwrap_or(u32::MAX);
+        let size =
+            |cpus: &CpuSet| u32::try_from(cpus.difference(&machine.isolated).len()).unwrap_or(u32::MAX);
         let offers = machine.groups.iter().map(|group| Offer::of(size(&group.cpus))).collect();
         Ok((Self { machine }, offers))
     }
@@ -38,15 +39,25 @@ impl Strategy for HighestFirst {
         let mut grants = Vec::with_capacity(requests.len());
         for (position, request) in requests.iter().enumerate() {
             let group = self.machine.group(request.group)?;
-            let cpus = self.highest(&free.intersection(&group.cpus), request.count as usize).ok_or_else(|| {
-                let left = free.intersection_len(&group.cpus);
-                deny!(NotEnough, "{} CPUs asked of {}, {left} free; ask for fewer", request.count, group.device)
+            let cpus =
+                self.highest(&free.intersection(&group.cpus), request.count as usize).ok_or_else(|| {
+                    let left = free.intersection_len(&group.cpus);
+                    deny!(
+                        NotEnough,
+                        "{} CPUs asked of {}, {left} free; ask for fewer",
+                        request.count,
+                        group.device
+                    )
                     .of_request(position)
-            })?;
+                })?;
             free.subtract(&cpus);
             grants.push(cpus.into());
         }
-        Ok(Decision { grants, join_shared_pool: false, why: "the highest-numbered cores that were free".into() })
+        Ok(Decision {
+            grants,
+            join_shared_pool: false,
+            why: "the highest-numbered cores that were free".into(),
+        })
     }
 }
 

@@ -20,7 +20,7 @@ enum What {
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let answer = match args.what {
-        What::Metrics => crate::http::metrics::table(),
+        What::Metrics => crate::http::table(),
     };
     super::print(&format!("{answer:#}\n"))
 }

@@ -1,13 +1,12 @@
 //! `dracpu slices`: the ResourceSlices that a node would publish, exactly.
 
-use super::{Failure, print};
+use super::{Failure, machine, print};
 use crate::config::flags::ConfigFlags;
 use crate::config::{Config, DeviceMode};
 use crate::device::{self, Published};
 use crate::slices::{Pool, generate_name};
 use crate::strategy::Catalogue;
-use dracpu_topology::Overlay;
-use dracpu_topology::machine::{self, Machine};
+use dracpu_topology::machine::Machine;
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::process::ExitCode;
@@ -45,7 +44,7 @@ enum Output {
 /// When the configuration or the machine is bad, or the strategy does not open for them.
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let machine = load(args.machine.as_deref(), &config).map_err(Failure::Usage)?;
+    let machine = machine::load(args.machine.as_deref(), &config)?;
     let published = build(&machine, &config)?;
     for warning in machine.topology.warnings.iter().chain(&published.warnings) {
         tracing::warn!(code = warning.code, "{}", warning.message);
@@ -54,17 +53,6 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let specs = pool.desired(&published.devices).into_iter().enumerate();
     let slices = specs.map(|(place, spec)| slice(place, spec, &pool.node_name)).collect();
     print(&text(slices, args.output).map_err(Failure::Failed)?)
-}
-
-fn load(machine: Option<&str>, config: &Config) -> anyhow::Result<Machine> {
-    let overlay = match &config.sysfs_overlay {
-        Some(file) => Overlay::load(file)?,
-        None => Overlay::default(),
-    };
-    Ok(match machine {
-        Some(what) => machine::load_with(what, &overlay)?,
-        None => machine::host(&config.sysfs_root, &overlay)?,
-    })
 }
 
 /// The devices of the machine under this configuration.

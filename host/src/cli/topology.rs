@@ -3,8 +3,8 @@
 use super::Failure;
 use crate::config::flags::ConfigFlags;
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::machine::{self, Machine, MachineError};
-use dracpu_topology::{Drawing, Mark, Overlay, examples, to_json};
+use dracpu_topology::machine::Machine;
+use dracpu_topology::{Drawing, Mark, examples, to_json};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -47,26 +47,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
         return super::print(&list(args.output));
     }
     let config = args.config.load()?;
-    let overlay = match &config.sysfs_overlay {
-        Some(path) => Overlay::load(path).map_err(|error| Failure::Usage(error.into()))?,
-        None => Overlay::default(),
-    };
-    let machine = match &args.machine {
-        Some(what) => machine::load_with(what, &overlay),
-        None => machine::host(&config.sysfs_root, &overlay),
-    };
-    let machine = machine.map_err(failure)?;
+    let machine = super::machine::load(args.machine.as_deref(), &config)?;
     let reserved = machine.reserved.union(&config.reserved_cpus);
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     super::print(&render(&machine, &reserved, args.output, colour))
-}
-
-/// What is wrong with the machine that was named is bad usage; what fails while reading it is not.
-fn failure(error: MachineError) -> Failure {
-    match error {
-        MachineError::Io { .. } | MachineError::Sysfs { .. } => Failure::Failed(error.into()),
-        _ => Failure::Usage(error.into()),
-    }
 }
 
 fn render(machine: &Machine, reserved: &CpuSet, output: Output, colour: bool) -> String {
@@ -99,6 +83,7 @@ fn list(output: Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dracpu_topology::machine;
 
     #[test]
     fn reserved_cpus_show_in_picture_and_json() {

@@ -1,8 +1,6 @@
-//! The metrics: what they are called (`TABLE`), and the methods with which the edges observe.
-//!
-//! Labels come from closed sets. The names of the first part are those of the Go driver for `dra.cpu`:
-//! dashboards know them.
+//! The metrics, and the methods with which the edges observe. Labels come from closed sets.
 
+use super::table::{self, Definition};
 use crate::nri::{Hook, Observer};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
@@ -10,7 +8,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
-use serde_json::{Value, json};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
@@ -19,100 +16,6 @@ use std::time::{Duration, Instant};
 /// Prometheus' default buckets, in seconds.
 const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const MODES: [&str; 2] = ["shared", "exclusive"];
-
-/// A metric as `dracpu introspect metrics` shows it.
-struct Definition {
-    name: &'static str,
-    kind: Kind,
-    /// `STABLE`: name and labels stay; `ALPHA`: they may change.
-    stability: &'static str,
-    help: &'static str,
-    labels: &'static [&'static str],
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-macro_rules! definitions {
-    ($($constant:ident: $kind:ident $name:literal [$($label:literal),*] $stability:ident $help:literal;)*) => {
-        $(const $constant: Definition = Definition {
-            name: $name,
-            kind: Kind::$kind,
-            stability: stringify!($stability),
-            help: $help,
-            labels: &[$($label),*],
-        };)*
-        const TABLE: &[Definition] = &[$($constant),*];
-    };
-}
-
-definitions! {
-    ALLOCATED: Gauge "dra_cpu_allocated_cpus" [] STABLE "CPUs that claims hold";
-    AVAILABLE: Gauge "dra_cpu_available_cpus" [] STABLE "CPUs that claims can still get";
-    RESERVED: Gauge "dra_cpu_reserved_cpus" [] STABLE "CPUs that are reserved by configuration";
-    ACTIVE: Gauge "dra_cpu_resource_claims_active" [] STABLE "Claims that are prepared";
-    PREPARE: Counter "dra_cpu_prepare_claims_total" ["result"] STABLE "Claims that the kubelet asked to prepare";
-    UNPREPARE: Counter "dra_cpu_unprepare_claims_total" ["result"] STABLE "Claims that the kubelet asked to unprepare";
-    PREPARE_SECONDS: Histogram "dra_cpu_prepare_claim_duration_seconds" [] STABLE "Time to prepare a claim";
-    UNPREPARE_SECONDS: Histogram "dra_cpu_unprepare_claim_duration_seconds" [] STABLE "Time to unprepare a claim";
-    CLAIM_CPUS: Histogram "dra_cpu_claim_allocated_cpus" [] STABLE "CPUs of a claim that was prepared";
-    SYNCHRONIZE: Histogram "dra_cpu_nri_synchronize_duration_seconds" ["result"] STABLE
-        "Time to answer Synchronize of the container runtime";
-    CREATE: Histogram "dra_cpu_nri_create_container_duration_seconds" ["result", "cpu_allocation_mode"] STABLE
-        "Time to answer CreateContainer of the container runtime";
-    STOP: Histogram "dra_cpu_nri_stop_container_duration_seconds" ["result", "cpu_allocation_mode"] STABLE
-        "Time to answer StopContainer of the container runtime";
-    REMOVE: Histogram "dra_cpu_nri_remove_container_duration_seconds" ["result", "cpu_allocation_mode"] STABLE
-        "Time to answer RemoveContainer of the container runtime";
-    STRATEGY_INFO: Gauge "dra_cpu_strategy_info" ["name", "version", "digest"] ALPHA
-        "The active strategy; the value is 1";
-    STRATEGY_FAILURES: Counter "dra_cpu_strategy_failures_total" ["strategy", "kind"] ALPHA
-        "Claims for which a strategy gave no CPUs";
-    REGISTERED: Gauge "dra_cpu_registered" [] ALPHA "1 while registered with the kubelet";
-    NRI_CONNECTED: Gauge "dra_cpu_nri_connected" [] ALPHA
-        "1 while connected to the container runtime and synchronized";
-    STRANDED: Gauge "dra_cpu_stranded_cpus" [] ALPHA
-        "CPUs of claims that the configuration reserves since they were prepared";
-    CONFLICTED: Gauge "dra_cpu_conflicted_cpus" [] ALPHA "CPUs that records of several claims name";
-    ORPHANED: Gauge "dra_cpu_orphaned_claims" [] ALPHA
-        "Prepared claims without a claim object and without a container";
-    OVERLAP: Counter "dra_cpu_overlap_seconds_total" [] ALPHA
-        "Time in which a container ran on CPUs that a claim holds for another one";
-    PENDING: Gauge "dra_cpu_shared_pool_pending" [] ALPHA
-        "1 while containers have yet to be told of a change of the shared pool";
-}
-
-/// The table of metrics as JSON.
-#[must_use]
-pub(crate) fn table() -> Value {
-    let metrics: Vec<Value> = TABLE
-        .iter()
-        .map(|metric| {
-            json!({
-                "name": metric.name,
-                "type": metric.kind.name(),
-                "stability": metric.stability,
-                "help": metric.help,
-                "labels": metric.labels,
-            })
-        })
-        .collect();
-    json!({"schema": "dracpu.metrics/v1", "metrics": metrics})
-}
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -250,32 +153,36 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         let r = &mut registry;
         let gauges = Gauges {
-            allocated: add(r, &ALLOCATED, Gauge::default()),
-            available: add(r, &AVAILABLE, Gauge::default()),
-            reserved: add(r, &RESERVED, Gauge::default()),
-            active: add(r, &ACTIVE, Gauge::default()),
-            stranded: add(r, &STRANDED, Gauge::default()),
-            conflicted: add(r, &CONFLICTED, Gauge::default()),
-            orphaned: add(r, &ORPHANED, Gauge::default()),
-            pending: add(r, &PENDING, Gauge::default()),
-            registered: add(r, &REGISTERED, Gauge::default()),
-            nri_connected: add(r, &NRI_CONNECTED, Gauge::default()),
+            allocated: add(r, &table::ALLOCATED, Gauge::default()),
+            available: add(r, &table::AVAILABLE, Gauge::default()),
+            reserved: add(r, &table::RESERVED, Gauge::default()),
+            active: add(r, &table::ACTIVE, Gauge::default()),
+            stranded: add(r, &table::STRANDED, Gauge::default()),
+            conflicted: add(r, &table::CONFLICTED, Gauge::default()),
+            orphaned: add(r, &table::ORPHANED, Gauge::default()),
+            pending: add(r, &table::PENDING, Gauge::default()),
+            registered: add(r, &table::REGISTERED, Gauge::default()),
+            nri_connected: add(r, &table::NRI_CONNECTED, Gauge::default()),
         };
         let metrics = Self {
             gauges,
             scrape: Mutex::default(),
-            prepare: add(r, &PREPARE, Family::default()),
-            unprepare: add(r, &UNPREPARE, Family::default()),
-            prepare_seconds: add(r, &PREPARE_SECONDS, seconds()),
-            unprepare_seconds: add(r, &UNPREPARE_SECONDS, seconds()),
-            claim_cpus: add(r, &CLAIM_CPUS, Histogram::new(exponential_buckets(1.0, 2.0, 11))),
-            synchronize: add(r, &SYNCHRONIZE, Family::new_with_constructor(seconds as fn() -> Histogram)),
-            create: add(r, &CREATE, Family::new_with_constructor(seconds as fn() -> Histogram)),
-            stop: add(r, &STOP, Family::new_with_constructor(seconds as fn() -> Histogram)),
-            remove: add(r, &REMOVE, Family::new_with_constructor(seconds as fn() -> Histogram)),
-            strategy_info: add(r, &STRATEGY_INFO, Family::default()),
-            strategy_failures: add(r, &STRATEGY_FAILURES, Family::default()),
-            overlap: add(r, &OVERLAP, Counter::default()),
+            prepare: add(r, &table::PREPARE, Family::default()),
+            unprepare: add(r, &table::UNPREPARE, Family::default()),
+            prepare_seconds: add(r, &table::PREPARE_SECONDS, seconds()),
+            unprepare_seconds: add(r, &table::UNPREPARE_SECONDS, seconds()),
+            claim_cpus: add(r, &table::CLAIM_CPUS, Histogram::new(exponential_buckets(1.0, 2.0, 11))),
+            synchronize: add(
+                r,
+                &table::SYNCHRONIZE,
+                Family::new_with_constructor(seconds as fn() -> Histogram),
+            ),
+            create: add(r, &table::CREATE, Family::new_with_constructor(seconds as fn() -> Histogram)),
+            stop: add(r, &table::STOP, Family::new_with_constructor(seconds as fn() -> Histogram)),
+            remove: add(r, &table::REMOVE, Family::new_with_constructor(seconds as fn() -> Histogram)),
+            strategy_info: add(r, &table::STRATEGY_INFO, Family::default()),
+            strategy_failures: add(r, &table::STRATEGY_FAILURES, Family::default()),
+            overlap: add(r, &table::OVERLAP, Counter::default()),
             registry,
         };
         metrics.create_series();
@@ -369,7 +276,7 @@ impl Observer for Metrics {
     }
 }
 
-/// Observes an operation on a claim when dropped, as [`Outcome::Unknown`] unless told otherwise.
+/// Observes an operation on a claim when dropped, as `unknown` unless told otherwise.
 #[derive(Debug)]
 pub struct ClaimTimer<'a> {
     metrics: &'a Metrics,
@@ -399,29 +306,6 @@ impl Drop for ClaimTimer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn table_is_what_is_served() {
-        let metrics = Metrics::default();
-        metrics.strategy("packed", "1.0.0", "sha256:0");
-        metrics.strategy_failure("packed", "trap");
-        let text = metrics.render(&NodeState::default());
-        let served: BTreeSet<(&str, &str)> =
-            text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-        let table: BTreeSet<_> = TABLE.iter().map(|metric| (metric.name, metric.kind.name())).collect();
-        assert_eq!(served, table);
-        for metric in TABLE {
-            for label in metric.labels {
-                let labelled = format!("{label}=\"");
-                assert!(
-                    text.lines().any(|line| line.starts_with(metric.name) && line.contains(&labelled)),
-                    "{} {label}",
-                    metric.name
-                );
-            }
-        }
-    }
 
     #[test]
     fn every_result_series_starts_at_zero() {

@@ -1,9 +1,12 @@
 //! What operators and monitoring ask over HTTP: `/healthz` (liveness), `/readyz` (readiness, with reasons),
 //! `/metrics`. Never changes anything.
 //!
-//! Reading order: this file, `metrics`.
+//! Reading order: this file, `table` (what the metrics are called), `metrics`.
 
 pub mod metrics;
+mod table;
+
+pub(crate) use table::table;
 
 use crate::readiness::{Part, Readiness};
 use axum::Router;

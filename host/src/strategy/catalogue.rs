@@ -60,7 +60,9 @@ pub enum LoadFault {
         source: std::io::Error,
     },
     /// The file is not the one that the configuration names.
-    #[error("{origin} has the digest {found}, the configuration demands {wanted}: install the file that was meant, or correct `digest`")]
+    #[error(
+        "{origin} has the digest {found}, the configuration demands {wanted}: install the file that was meant, or correct `digest`"
+    )]
     Digest {
         /// Where it comes from.
         origin: Source,
@@ -174,7 +176,11 @@ impl Catalogue {
             .collect();
         for (name, bytes) in built_in {
             if entries.iter().all(|entry| entry.name != name) {
-                entries.push(Entry { name: name.to_owned(), bytes: Some(bytes), config: no_settings(name, Path::new("")) });
+                entries.push(Entry {
+                    name: name.to_owned(),
+                    bytes: Some(bytes),
+                    config: no_settings(name, Path::new("")),
+                });
             }
         }
         let engine = engine::start().map_err(|error| EngineError(format!("{error:#}")))?;
@@ -257,7 +263,12 @@ impl Catalogue {
     }
 
     /// Links a component and asks it what it is. `wanted` is the name it must have.
-    fn described(&self, entry: &Entry, component: &Compiled, wanted: Option<&str>) -> Result<Loaded, LoadFault> {
+    fn described(
+        &self,
+        entry: &Entry,
+        component: &Compiled,
+        wanted: Option<&str>,
+    ) -> Result<Loaded, LoadFault> {
         let source = entry.source();
         let limits = Limits::from(&entry.config.limits);
         let pre = component::link(&self.engine, &component.compiled)

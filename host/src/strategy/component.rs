@@ -34,7 +34,9 @@ const OWN: &str = "dracpu:strategy/";
 #[non_exhaustive]
 pub enum ComponentFault {
     /// Too large to be compiled.
-    #[error("{size} bytes, {limit} are allowed; make the component smaller, or raise `limits.componentBytes`")]
+    #[error(
+        "{size} bytes, {limit} are allowed; make the component smaller, or raise `limits.componentBytes`"
+    )]
     TooLarge {
         /// Its size.
         size: u64,
@@ -51,7 +53,9 @@ pub enum ComponentFault {
     #[error("not a valid WebAssembly component: {0}")]
     Invalid(String),
     /// It wants what no strategy gets.
-    #[error("imports `{0}`, which no strategy gets (files, clocks, randomness, network and other components are out of reach): build it without")]
+    #[error(
+        "imports `{0}`, which no strategy gets (files, clocks, randomness, network and other components are out of reach): build it without"
+    )]
     ForeignImport(String),
     /// It lacks the interface, or has another version of it.
     #[error("does not fit this host's strategy interface (`dracpu:strategy` 0.1): {0}")]
@@ -102,7 +106,10 @@ pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<
 }
 
 /// What a component imports, by name.
-pub(crate) fn imports(engine: &Engine, component: &Component) -> impl Iterator<Item = (String, ComponentItem)> {
+pub(crate) fn imports(
+    engine: &Engine,
+    component: &Component,
+) -> impl Iterator<Item = (String, ComponentItem)> {
     let ty = component.component_type();
     ty.imports(engine).map(|(name, item)| (name.to_owned(), item.ty)).collect::<Vec<_>>().into_iter()
 }

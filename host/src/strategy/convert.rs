@@ -21,10 +21,11 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
     // Every CPU is on a NUMA node there. Those of which the kernel names none share one more node:
     // node 0 on a machine without NUMA (as in the kernel itself), else one that the kernel lacks.
     let homeless = topology.cpus.iter().any(|cpu| cpu.numa_node.is_none());
-    let extra_node = (homeless || topology.numa_nodes.is_empty()).then(|| match topology.numa_nodes.is_empty() {
-        true => (0, Some(0)),
-        false => (u32::MAX, None),
-    });
+    let extra_node =
+        (homeless || topology.numa_nodes.is_empty()).then(|| match topology.numa_nodes.is_empty() {
+            true => (0, Some(0)),
+            false => (u32::MAX, None),
+        });
     let mut numa_nodes: Vec<wit::NumaNode> = topology
         .numa_nodes
         .iter()
@@ -134,4 +135,70 @@ pub(crate) fn refusal(denial: wit::Denial) -> Denial {
     };
     let request = denial.request.and_then(|index| usize::try_from(index).ok());
     Denial { reason, request, message: log::plain(&denial.message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dracpu_topology::machine;
+
+    fn example(name: &str) -> Topology {
+        machine::load(name).unwrap().topology
+    }
+
+    #[test]
+    fn a_machine_without_numa_is_one_node() {
+        let mut topology = example("small");
+        topology.numa_nodes.clear();
+        topology.cpus.iter_mut().for_each(|cpu| cpu.numa_node = None);
+        let (machine, rules) = machine_of(&topology);
+        assert_eq!(machine.numa_nodes.len(), 1);
+        assert!(machine.cpus.iter().all(|cpu| cpu.numa_node == 0));
+        assert_eq!(rules.nodes, [Some(0)]);
+    }
+
+    #[test]
+    fn cpus_of_no_known_node_share_one_that_the_kernel_lacks() {
+        let mut topology = example("smt4");
+        topology.cpus[5].numa_node = None;
+        let (machine, rules) = machine_of(&topology);
+        assert_eq!(rules.nodes, [Some(0), Some(8), None]);
+        assert_eq!(machine.cpus[5].numa_node, 2);
+        assert!(machine.numa_nodes.iter().all(|node| node.distances.is_empty()));
+    }
+
+    #[test]
+    fn an_unknown_core_id_is_the_lowest_cpu_of_the_core() {
+        let mut topology = example("desktop-smt");
+        topology.cpus[3].core_id = None;
+        let lowest = topology.cores[topology.cpus[3].core].first().unwrap();
+        assert_eq!(machine_of(&topology).0.cpus[3].core_id, lowest);
+    }
+
+    #[test]
+    fn every_index_points_into_its_list() {
+        for example in dracpu_topology::examples() {
+            let (machine, rules) = machine_of(&self::example(example.name));
+            for cpu in &machine.cpus {
+                assert!((cpu.numa_node as usize) < machine.numa_nodes.len(), "{}", example.name);
+                assert!((cpu.socket as usize) < machine.sockets.len(), "{}", example.name);
+                assert!((cpu.kind as usize) < machine.kinds.len(), "{}", example.name);
+                assert!(cpu.llc.is_none_or(|llc| (llc as usize) < machine.caches.len()), "{}", example.name);
+            }
+            assert_eq!(rules.nodes.len(), machine.numa_nodes.len());
+        }
+    }
+
+    #[test]
+    fn a_denial_must_point_at_a_request() {
+        let denial =
+            |request| wit::Denial { reason: wit::Reason::NoFit, request, message: "no\u{7}".to_owned() };
+        let refused = super::denial(denial(Some(0)), 1).unwrap();
+        assert_eq!((refused.to_string().as_str(), refused.request), ("no\\u{7} (no-fit)", Some(0)));
+        assert_eq!(super::denial(denial(Some(1)), 1), Err(Lie::NoSuchRequest { index: 1, requests: 1 }));
+    }
+
+    fn machine_of(topology: &Topology) -> (wit::Topology, Rules) {
+        super::machine(topology, &CpuSet::new(), &[])
+    }
 }

@@ -49,7 +49,8 @@ pub(crate) fn checked(described: wit::Description) -> Result<(Description, Schem
     }
     let options_schema = serde_json::from_str(&described.options_schema)
         .map_err(|error| DescriptionFault::SchemaText(error.to_string()))?;
-    let schema = Schema::compile(&options_schema).map_err(|error| DescriptionFault::Schema(log::plain(&error)))?;
+    let schema =
+        Schema::compile(&options_schema).map_err(|error| DescriptionFault::Schema(log::plain(&error)))?;
     let description = Description {
         name: described.name,
         version: described.version,
@@ -82,7 +83,9 @@ pub(crate) fn is_semantic_version(text: &str) -> bool {
     let (core, pre) = rest.split_once('-').map_or((rest, None), |(core, pre)| (core, Some(pre)));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let number = |part: &str| digits(part) && (part == "0" || !part.starts_with('0'));
-    let word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let word = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
     core.split('.').count() == 3
         && core.split('.').all(number)
         && pre.is_none_or(|pre| pre.split('.').all(|part| word(part) && (!digits(part) || number(part))))
@@ -120,10 +123,16 @@ mod tests {
         };
         assert_eq!(fault(|it| it.name = "Packed".to_owned()), DescriptionFault::Name("Packed".to_owned()));
         assert_eq!(fault(|it| it.version = "1".to_owned()), DescriptionFault::Version("1".to_owned()));
-        assert_eq!(fault(|it| it.publishes.push("x".to_owned())), DescriptionFault::Publishes("x".to_owned()));
+        assert_eq!(
+            fault(|it| it.publishes.push("x".to_owned())),
+            DescriptionFault::Publishes("x".to_owned())
+        );
         assert_eq!(fault(|it| it.needs.push("time".to_owned())), DescriptionFault::Needs("time".to_owned()));
         assert!(matches!(fault(|it| it.options_schema = String::new()), DescriptionFault::SchemaText(_)));
-        assert!(matches!(fault(|it| it.options_schema = "{\"type\":1}".to_owned()), DescriptionFault::Schema(_)));
+        assert!(matches!(
+            fault(|it| it.options_schema = "{\"type\":1}".to_owned()),
+            DescriptionFault::Schema(_)
+        ));
     }
 
     #[test]
@@ -131,7 +140,9 @@ mod tests {
         for good in ["0.1.0", "1.22.333-rc.1+build.05", "1.0.0--", "1.0.0+001"] {
             assert!(is_semantic_version(good), "{good}");
         }
-        for bad in ["", "1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-01", "1.0.0-", "1.0.0+", "v1.0.0", "1.0.x", "1.0.0 "] {
+        for bad in
+            ["", "1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-01", "1.0.0-", "1.0.0+", "v1.0.0", "1.0.x", "1.0.0 "]
+        {
             assert!(!is_semantic_version(bad), "{bad}");
         }
     }

@@ -97,7 +97,9 @@ pub enum Fault {
     #[error("crashed: {0}; report it to the strategy's author")]
     Trapped(Trap),
     /// It called a function that a strategy may not.
-    #[error("called `{0}`, which no strategy may: it has neither files, clock nor environment; report it to the strategy's author")]
+    #[error(
+        "called `{0}`, which no strategy may: it has neither files, clock nor environment; report it to the strategy's author"
+    )]
     Forbidden(String),
     /// It could not be started, or its answer not taken over: malformed, or larger than allowed.
     #[error(
@@ -177,7 +179,9 @@ impl fmt::Display for Reason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpusetRule {
     /// The strategy chooses CPUs itself.
-    #[error("request {request}: cpuset {cpuset} is not for this strategy, which chooses the CPUs itself; leave `cpuset` out, or use a strategy that takes one, such as `external`")]
+    #[error(
+        "request {request}: cpuset {cpuset} is not for this strategy, which chooses the CPUs itself; leave `cpuset` out, or use a strategy that takes one, such as `external`"
+    )]
     Refused {
         /// The request's name.
         request: String,
@@ -185,7 +189,9 @@ pub enum CpusetRule {
         cpuset: dracpu_cpuset::CpuSet,
     },
     /// The strategy needs to be told the CPUs.
-    #[error("request {request}: the strategy needs the CPUs named; add `cpuConfig.cpuset` for this request to the claim's opaque parameters")]
+    #[error(
+        "request {request}: the strategy needs the CPUs named; add `cpuConfig.cpuset` for this request to the claim's opaque parameters"
+    )]
     Required {
         /// The request's name.
         request: String,

@@ -55,7 +55,9 @@ fn attribute(value: wit::Attribute) -> Result<Attribute, &'static str> {
         wit::Attribute::Truth(truth) => Ok(Attribute::Bool(truth)),
         wit::Attribute::Text(text) if text.len() > MOST_TEXT_BYTES => Err("a text of more than 64 bytes"),
         wit::Attribute::Text(text) => Ok(Attribute::Text(text)),
-        wit::Attribute::Version(version) if version.len() > MOST_TEXT_BYTES => Err("a version of more than 64 bytes"),
+        wit::Attribute::Version(version) if version.len() > MOST_TEXT_BYTES => {
+            Err("a version of more than 64 bytes")
+        }
         wit::Attribute::Version(version) if !description::is_semantic_version(&version) => {
             Err("not a semantic version")
         }
@@ -65,12 +67,14 @@ fn attribute(value: wit::Attribute) -> Result<Attribute, &'static str> {
 
 /// `domain/identifier`, in a domain that is neither the host's nor Kubernetes' own.
 fn name_is_own(name: &str) -> Result<(), &'static str> {
-    let (domain, identifier) = name.split_once('/').ok_or("not qualified; write domain/name with your own domain")?;
+    let (domain, identifier) =
+        name.split_once('/').ok_or("not qualified; write domain/name with your own domain")?;
     let labels = domain.split('.').all(description::is_dns_label);
     if domain.len() > MOST_DOMAIN_BYTES || !labels || !domain.contains('.') {
         return Err("its domain is not a DNS name of at most 63 bytes");
     }
-    let under = |owner: &str| domain == owner || domain.strip_suffix(owner).is_some_and(|sub| sub.ends_with('.'));
+    let under =
+        |owner: &str| domain == owner || domain.strip_suffix(owner).is_some_and(|sub| sub.ends_with('.'));
     if under("kubernetes.io") || under("k8s.io") || domain == crate::DRIVER_NAME {
         return Err("its domain belongs to Kubernetes or to the driver; use your own");
     }
@@ -140,6 +144,9 @@ mod tests {
             assert!(matches!(answer, Err(Lie::Attribute { .. })), "{name}: {answer:?}");
         }
         let twice = [("example.org/a", wit::Attribute::Int(1)), ("example.org/a", wit::Attribute::Int(2))];
-        assert!(matches!(rules().offers(vec![offer(4, 1, &twice)]), Err(Lie::Attribute { why: "given twice", .. })));
+        assert!(matches!(
+            rules().offers(vec![offer(4, 1, &twice)]),
+            Err(Lie::Attribute { why: "given twice", .. })
+        ));
     }
 }

@@ -82,7 +82,10 @@ impl Loaded {
     ) -> Result<Opened, StrategyError> {
         let options = merged(&self.0.options, node_options);
         let text = Value::Object(options.clone());
-        self.0.schema.check(&text, || "options of the node".to_owned()).map_err(|error| self.refused(Fault::Options(error)))?;
+        self.0
+            .schema
+            .check(&text, || "options of the node".to_owned())
+            .map_err(|error| self.refused(Fault::Options(error)))?;
         let (machine, rules) = convert::machine(topology, reserved, groups);
         let mut opened = Opened {
             loaded: self.clone(),
@@ -189,8 +192,8 @@ impl Opened {
             Some(instance) => instance,
             None => self.instance()?.0,
         };
-        let answer =
-            instance.call(|strategy, store| strategy.dracpu_strategy_policy().call_allocate(store, asked, now));
+        let answer = instance
+            .call(|strategy, store| strategy.dracpu_strategy_policy().call_allocate(store, asked, now));
         self.last_fuel = instance.fuel_used();
         let outcome = match answer? {
             Ok(decision) => self.rules.decision(requests, state, decision).map(Ok),
@@ -211,7 +214,9 @@ impl Opened {
         let parts = &*self.loaded.0;
         let mut instance = Instance::start(&parts.pre, parts.identity.name.clone(), parts.limits)?;
         let (machine, options) = (&self.machine, &*self.options_text);
-        match instance.call(|strategy, store| strategy.dracpu_strategy_policy().call_open(store, machine, options))? {
+        match instance
+            .call(|strategy, store| strategy.dracpu_strategy_policy().call_open(store, machine, options))?
+        {
             Err(denial) => {
                 let denial = Denial { request: None, ..convert::refusal(denial) };
                 Err(instance.fail(Fault::Denied(denial)))
@@ -233,7 +238,10 @@ impl Opened {
                 let name = || request.name.clone();
                 match (cpuset_rule, &request.cpuset) {
                     (ExplicitCpuset::Refused, Some(cpuset)) => {
-                        return Err(Fault::Cpuset(CpusetRule::Refused { request: name(), cpuset: cpuset.clone() }));
+                        return Err(Fault::Cpuset(CpusetRule::Refused {
+                            request: name(),
+                            cpuset: cpuset.clone(),
+                        }));
                     }
                     (ExplicitCpuset::Required, None) => {
                         return Err(Fault::Cpuset(CpusetRule::Required { request: name() }));

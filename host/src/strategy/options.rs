@@ -80,14 +80,19 @@ mod tests {
     #[test]
     fn mistakes_name_key_value_and_what_is_allowed() {
         assert_eq!(mistakes(json!({ "whole": true, "isolated": "include" })), Vec::<String>::new());
-        assert_eq!(mistakes(json!({ "whole": "yes" })), ["option `whole`: \"yes\" is not of type \"boolean\""]);
+        assert_eq!(
+            mistakes(json!({ "whole": "yes" })),
+            ["option `whole`: \"yes\" is not of type \"boolean\""]
+        );
         assert_eq!(
             mistakes(json!({ "isolated": "no" })),
             ["option `isolated`: \"no\" is not one of \"include\" or \"exclude\""]
         );
         assert_eq!(
             mistakes(json!({ "hole": true })),
-            ["Additional properties are not allowed ('hole' was unexpected); this strategy has the options whole, isolated"]
+            [
+                "Additional properties are not allowed ('hole' was unexpected); this strategy has the options whole, isolated"
+            ]
         );
     }
 

@@ -12,7 +12,10 @@ use dracpu_cpuset::CpuSet;
 pub enum Lie {
     #[error("{given} grants for {asked} requests")]
     GrantCount { asked: usize, given: usize },
-    #[error("{place}: the set is not canonical (it ends in a zero word, or names a CPU above {})", dracpu_cpuset::MAX_CPU_ID)]
+    #[error(
+        "{place}: the set is not canonical (it ends in a zero word, or names a CPU above {})",
+        dracpu_cpuset::MAX_CPU_ID
+    )]
     NotCanonical { place: String },
     #[error("request {request}: {} CPUs ({cpus}) where {asked} were asked, too few", cpus.len())]
     TooFew { request: String, asked: u32, cpus: CpuSet },
@@ -57,7 +60,12 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// The decision, if it keeps every rule.
-    pub(crate) fn decision(&self, requests: &[Request], state: &State, answer: wit::Decision) -> Result<Decision, Lie> {
+    pub(crate) fn decision(
+        &self,
+        requests: &[Request],
+        state: &State,
+        answer: wit::Decision,
+    ) -> Result<Decision, Lie> {
         if answer.grants.len() != requests.len() {
             return Err(Lie::GrantCount { asked: requests.len(), given: answer.grants.len() });
         }
@@ -65,13 +73,22 @@ impl Rules {
         let mut grants = Vec::with_capacity(requests.len());
         for (request, grant) in requests.iter().zip(answer.grants) {
             let name = &request.name;
-            let cpus = self.available(grant.cpus, state, &given, || format!("request {name}"), |cpus| {
-                self.in_group(request, cpus)
-            })?;
+            let cpus = self.available(
+                grant.cpus,
+                state,
+                &given,
+                || format!("request {name}"),
+                |cpus| self.in_group(request, cpus),
+            )?;
             size_is_exact(request, &cpus)?;
             given.extend_from(&cpus);
-            let blocked =
-                self.available(grant.blocked, state, &given, || format!("blocked CPUs of request {name}"), |_| Ok(()))?;
+            let blocked = self.available(
+                grant.blocked,
+                state,
+                &given,
+                || format!("blocked CPUs of request {name}"),
+                |_| Ok(()),
+            )?;
             given.extend_from(&blocked);
             grants.push(Grant { cpus, blocked, mems: self.mems(name, &grant.mems)? });
         }
@@ -89,7 +106,9 @@ impl Rules {
         in_group: impl FnOnce(&CpuSet) -> Result<(), Lie>,
     ) -> Result<CpuSet, Lie> {
         let canonical = words.last() != Some(&0);
-        let cpus = CpuSet::from_words(words).filter(|_| canonical).ok_or_else(|| Lie::NotCanonical { place: place() })?;
+        let cpus = CpuSet::from_words(words)
+            .filter(|_| canonical)
+            .ok_or_else(|| Lie::NotCanonical { place: place() })?;
         let offline = cpus.difference(&self.online);
         if !offline.is_empty() {
             return Err(Lie::Offline { place: place(), cpus: offline });
@@ -143,5 +162,122 @@ fn size_is_exact(request: &Request, cpus: &CpuSet) -> Result<(), Lie> {
         std::cmp::Ordering::Equal => Ok(()),
         std::cmp::Ordering::Greater => Err(Lie::TooFew { request, asked, cpus }),
         std::cmp::Ordering::Less => Err(Lie::TooMany { request, asked, cpus }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// CPUs 0 to 15 online, 0 reserved, 15 offline; groups 1-7 and 8-14; memory nodes 0 and 8.
+    fn rules() -> Rules {
+        Rules {
+            online: (0..15).collect(),
+            reserved: CpuSet::from([0]),
+            groups: vec![("a".to_owned(), (1..8).collect()), ("b".to_owned(), (8..15).collect())],
+            nodes: vec![Some(0), Some(8)],
+        }
+    }
+
+    fn request(group: usize, count: u32) -> Request {
+        let name = format!("r{group}");
+        Request { name, group, count, cpuset: None, options: serde_json::Map::new(), pcie_roots: Vec::new() }
+    }
+
+    fn grant(cpus: &[u32], blocked: &[u32], mems: &[u32]) -> wit::Grant {
+        let words = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>().into_words();
+        wit::Grant { cpus: words(cpus), blocked: words(blocked), mems: mems.to_vec() }
+    }
+
+    /// The verdict on grants for requests of the right sizes, of the groups in turn, with CPU 7 taken.
+    fn verdict(grants: Vec<wit::Grant>, sizes: &[u32]) -> Result<Decision, Lie> {
+        let requests: Vec<Request> =
+            sizes.iter().enumerate().map(|(group, size)| request(group, *size)).collect();
+        let free = rules().online.difference(&CpuSet::from([0, 7]));
+        let answer =
+            wit::Decision { grants, join_shared_pool: true, why: "so\n".to_owned(), extra: Vec::new() };
+        rules().decision(&requests, &State { free, others: Vec::new() }, answer)
+    }
+
+    #[test]
+    fn a_right_answer_is_taken_over() {
+        let decision =
+            verdict(vec![grant(&[1, 2], &[3], &[1, 1, 0]), grant(&[9], &[], &[])], &[2, 1]).unwrap();
+        assert_eq!(decision.grants[0], Grant { cpus: [1, 2].into(), blocked: [3].into(), mems: vec![0, 8] });
+        assert!(decision.join_shared_pool);
+        assert_eq!(decision.why, "so\\n");
+    }
+
+    #[test]
+    fn each_lie_has_its_name() {
+        let place = || "request r0".to_owned();
+        let blocked = || "blocked CPUs of request r0".to_owned();
+        let r0 = || "r0".to_owned();
+        let cases = [
+            (vec![], Lie::GrantCount { asked: 1, given: 0 }),
+            (vec![grant(&[1], &[], &[])], Lie::TooFew { request: r0(), asked: 2, cpus: [1].into() }),
+            (
+                vec![grant(&[1, 2, 3], &[], &[])],
+                Lie::TooMany { request: r0(), asked: 2, cpus: [1, 2, 3].into() },
+            ),
+            (vec![grant(&[1, 15], &[], &[])], Lie::Offline { place: place(), cpus: [15].into() }),
+            (vec![grant(&[0, 1], &[], &[])], Lie::Reserved { place: place(), cpus: [0].into() }),
+            (
+                vec![grant(&[1, 8], &[], &[])],
+                Lie::ForeignGroup { request: r0(), group: "a".to_owned(), cpus: [8].into() },
+            ),
+            (vec![grant(&[1, 7], &[], &[])], Lie::Taken { place: place(), cpus: [7].into() }),
+            (vec![grant(&[1, 2], &[2], &[])], Lie::Overlap { place: blocked(), cpus: [2].into() }),
+            (vec![grant(&[1, 2], &[7], &[])], Lie::Taken { place: blocked(), cpus: [7].into() }),
+            (vec![grant(&[1, 2], &[0], &[])], Lie::Reserved { place: blocked(), cpus: [0].into() }),
+            (vec![grant(&[1, 2], &[], &[2])], Lie::NoSuchNode { request: r0(), index: 2, nodes: 2 }),
+        ];
+        for (grants, lie) in cases {
+            assert_eq!(verdict(grants, &[2]), Err(lie));
+        }
+    }
+
+    #[test]
+    fn blocked_cpus_may_lie_outside_the_group_but_in_no_other_grant() {
+        assert!(verdict(vec![grant(&[1], &[8], &[]), grant(&[9], &[], &[])], &[1, 1]).is_ok());
+        let twice = verdict(vec![grant(&[1], &[8], &[]), grant(&[8], &[], &[])], &[1, 1]);
+        assert_eq!(twice, Err(Lie::Overlap { place: "request r1".to_owned(), cpus: [8].into() }));
+    }
+
+    #[test]
+    fn words_must_be_canonical() {
+        for words in [vec![2, 0], vec![1; 129]] {
+            let given = wit::Grant { cpus: words, blocked: Vec::new(), mems: Vec::new() };
+            assert_eq!(verdict(vec![given], &[1]), Err(Lie::NotCanonical { place: "request r0".to_owned() }));
+        }
+    }
+
+    #[test]
+    fn memory_of_an_unknown_place_is_left_alone() {
+        let rules = Rules { nodes: vec![Some(0), None], ..rules() };
+        assert_eq!(rules.mems("r", &[0, 1]), Ok(Vec::new()));
+        assert_eq!(rules.mems("r", &[0]), Ok(vec![0]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_over_keeps_every_rule(
+            sets in proptest::collection::vec(proptest::collection::vec(0..16u32, 0..4), 4),
+            sizes in proptest::collection::vec(0..4u32, 2),
+        ) {
+            let grants = vec![grant(&sets[0], &sets[1], &[]), grant(&sets[2], &sets[3], &[])];
+            if let Ok(decision) = verdict(grants, &sizes) {
+                let mut given = CpuSet::from([0, 7, 15]);
+                for (at, grant) in decision.grants.iter().enumerate() {
+                    prop_assert_eq!(grant.cpus.len(), sizes[at] as usize);
+                    prop_assert!(grant.cpus.is_subset(&rules().groups[at].1));
+                    for set in [&grant.cpus, &grant.blocked] {
+                        prop_assert!(set.is_disjoint(&given));
+                        given.extend_from(set);
+                    }
+                }
+            }
+        }
     }
 }

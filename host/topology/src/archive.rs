@@ -5,7 +5,7 @@ use tar::EntryType;
 /// The most that an archive may unpack to. A machine with 8192 CPUs needs less than a tenth.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The most that is kept of one file; sysfs's own end at a few pages.
+/// The most that one file may hold; sysfs's own end at a few pages.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Unpacks an archive of a sysfs tree into memory, and finds the directory in it that stands for `/sys`:
@@ -21,25 +21,35 @@ pub(crate) fn unpack(bytes: &[u8]) -> Result<MemoryFiles, String> {
     for entry in archive.entries().map_err(unreadable)? {
         let mut entry = entry.map_err(unreadable)?;
         let Some(path) = normalized(&entry.path_bytes()) else { continue };
-        match entry.header().entry_type() {
-            EntryType::Symlink => {
-                if let Some(target) = entry.link_name_bytes() {
-                    files.insert_link(&path, String::from_utf8_lossy(&target).into_owned());
-                }
+        let target = entry.link_name_bytes().map(|target| String::from_utf8_lossy(&target).into_owned());
+        match (entry.header().entry_type(), target) {
+            (EntryType::Directory, _) => files.insert_directory(&path),
+            (EntryType::Symlink, Some(target)) => files.insert_link(&path, target),
+            (EntryType::Link, Some(target)) => {
+                let original = normalized(target.as_bytes()).and_then(|target| files.file(&target));
+                files.insert_file(&path, original.unwrap_or_default());
             }
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+            // Other files, like /proc/cpuinfo beside the tree, may be of any size.
+            (EntryType::Regular | EntryType::Continuous, _) if path.contains("devices/") => {
+                if entry.size() > MAX_FILE_BYTES {
+                    return Err(format!("{path} has {} bytes, no file of sysfs has so many", entry.size()));
+                }
                 let mut content = Vec::new();
-                entry.by_ref().take(MAX_FILE_BYTES).read_to_end(&mut content).map_err(unreadable)?;
+                entry.read_to_end(&mut content).map_err(unreadable)?;
                 files.insert_file(&path, String::from_utf8_lossy(&content).into_owned());
             }
             _ => {}
         }
     }
+    if archive.into_inner().limit() == 0 {
+        return Err(format!("the archive unpacks to more than {MAX_BYTES} bytes"));
+    }
     let tops = files.top();
     let below_one = tops.iter().flat_map(|top| [format!("{top}/sys"), top.clone()]);
     let mut candidates = ["sys".to_owned(), String::new()].into_iter().chain(below_one);
-    let root =
-        candidates.find(|root| files.has_dir(format!("{root}/devices/system/cpu").trim_start_matches('/')));
+    let has_cpus =
+        |root: &String| files.has_dir(format!("{root}/devices/system/cpu").trim_start_matches('/'));
+    let root = candidates.find(has_cpus);
     files.set_root(root.ok_or("no devices/system/cpu in the archive; is it one of a sysfs tree?")?);
     Ok(files)
 }

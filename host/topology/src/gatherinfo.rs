@@ -31,19 +31,11 @@ struct CpuInfo {
     numa_node: i64,
     #[serde(default = "none")]
     sibling: i64,
-    siblings: Option<Siblings>,
+    siblings: Option<String>,
     #[serde(rename = "coreType", default)]
     core_type: String,
     #[serde(rename = "uncoreCacheID", default = "none")]
     cache: i64,
-}
-
-/// The siblings as a CPU list, or as a sequence of numbers.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Siblings {
-    Sequence(Vec<u32>),
-    List(String),
 }
 
 fn none() -> i64 {
@@ -71,10 +63,9 @@ pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
     let mut draft = Draft::default();
     for cpu in cpus {
         let siblings = match &cpu.siblings {
-            Some(Siblings::List(text)) => text
+            Some(text) => text
                 .parse()
                 .map_err(|error| format!("siblings of cpuID {} are `{text}`: {error}", cpu.cpu))?,
-            Some(Siblings::Sequence(ids)) => ids.iter().copied().filter(|id| online.contains(*id)).collect(),
             None => cores.get(&cpu.core_name()).cloned().unwrap_or_default(),
         };
         let shared = caches.get(&(cpu.socket, cpu.cache)).filter(|_| cpu.cache >= 0);

@@ -207,6 +207,21 @@ impl MemoryFiles {
         self.insert(path, Entry::File(text));
     }
 
+    /// Adds a directory; one that is there keeps what is in it.
+    pub(crate) fn insert_directory(&mut self, path: &str) {
+        if !self.entries.contains_key(path) {
+            self.insert(path, Entry::Dir(BTreeSet::new()));
+        }
+    }
+
+    /// The content of a file by its path in the archive, links aside.
+    pub(crate) fn file(&self, path: &str) -> Option<String> {
+        match self.entries.get(path) {
+            Some(Entry::File(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
     /// Adds a symbolic link with its target as recorded.
     pub(crate) fn insert_link(&mut self, path: &str, target: String) {
         self.insert(path, Entry::Link(target));

@@ -55,7 +55,8 @@ fn reaches_the_nested_build(name: &OsStr) -> bool {
         "CARGO_SOURCE_",
         "CARGO_TERM_",
     ];
-    !foreign.iter().any(|prefix| name.starts_with(prefix)) || wanted.iter().any(|prefix| name.starts_with(prefix))
+    !foreign.iter().any(|prefix| name.starts_with(prefix))
+        || wanted.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Takes the machine's paths out of panic messages and debug names. Later remappings win, so the
@@ -111,7 +112,8 @@ pub(crate) fn inputs(module: &Path) -> Result<BTreeSet<PathBuf>, BuildError> {
     let mut inputs = BTreeSet::new();
     for file in files.filter(|file| !file.is_empty()) {
         let file = PathBuf::from(file.replace('\0', " "));
-        let manifest = file.ancestors().skip(1).map(|above| above.join("Cargo.toml")).find(|path| path.is_file());
+        let manifest =
+            file.ancestors().skip(1).map(|above| above.join("Cargo.toml")).find(|path| path.is_file());
         inputs.extend(manifest);
         inputs.insert(file);
     }

@@ -87,7 +87,8 @@ impl Guests<'_> {
     /// [`BuildError`]; what the compiler had to say went to standard error.
     pub fn build(&self) -> Result<Built, BuildError> {
         let modules = cargo::build(self)?;
-        let mut inputs = BTreeSet::from([self.workspace.join("Cargo.toml"), self.workspace.join("Cargo.lock")]);
+        let mut inputs =
+            BTreeSet::from([self.workspace.join("Cargo.toml"), self.workspace.join("Cargo.lock")]);
         let mut components = Vec::new();
         for (name, path) in modules {
             let module = read(&path)?;
@@ -110,7 +111,9 @@ pub fn guests_directory(path: &Path) -> Result<PathBuf, BuildError> {
     path.ancestors()
         .filter(|above| above.ends_with("build") || above.ends_with("deps"))
         .find_map(|above| above.parent()?.parent())
-        .and_then(|root| if std::env::var_os("TARGET").as_deref() == root.file_name() { root.parent() } else { Some(root) })
+        .and_then(|root| {
+            if std::env::var_os("TARGET").as_deref() == root.file_name() { root.parent() } else { Some(root) }
+        })
         .map(|root| root.join("guests"))
         .ok_or_else(|| BuildError::NoTargetDirectory(path.to_owned()))
 }

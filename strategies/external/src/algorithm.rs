@@ -18,7 +18,8 @@ pub fn named_cpus(
         return if request.count == 0 { Ok(CpuSet::new()) } else { Err(missing(group, request.count)) };
     };
     check_size(named, request.count)?;
-    check_group(machine, group, named)?;
+    let rest = free.intersection(&group.cpus).difference(taken);
+    check_group(machine, group, named, &rest)?;
     let twice = named.intersection(taken);
     if !twice.is_empty() {
         return Err(deny!(
@@ -29,7 +30,6 @@ pub fn named_cpus(
     }
     let held = named.difference(free);
     if !held.is_empty() {
-        let rest = free.intersection(&group.cpus).difference(taken);
         return Err(deny!(
             NoFit,
             "cpuset {named}: {} already held by another claim; {}",
@@ -61,14 +61,14 @@ fn check_size(named: &CpuSet, count: u32) -> Result<(), Denial> {
     ))
 }
 
-fn check_group(machine: &Machine, group: &Group, named: &CpuSet) -> Result<(), Denial> {
+fn check_group(machine: &Machine, group: &Group, named: &CpuSet, rest: &CpuSet) -> Result<(), Denial> {
     let reserved = named.intersection(&machine.reserved);
     if !reserved.is_empty() {
         return Err(deny!(
             Invalid,
             "cpuset {named}: {} reserved for the system on this node; {}",
             are(&reserved),
-            pick(&group.cpus, &group.device)
+            pick(rest, &group.device)
         ));
     }
     let absent = named.difference(&machine.online());
@@ -77,7 +77,7 @@ fn check_group(machine: &Machine, group: &Group, named: &CpuSet) -> Result<(), D
             Invalid,
             "cpuset {named}: {} not online on this node (offline, or no such CPU); {}",
             are(&absent),
-            pick(&group.cpus, &group.device)
+            pick(rest, &group.device)
         ));
     }
     let foreign = named.difference(&group.cpus);
@@ -87,7 +87,7 @@ fn check_group(machine: &Machine, group: &Group, named: &CpuSet) -> Result<(), D
             "cpuset {named}: {} outside the allocated device {}; {}",
             are(&foreign),
             group.device,
-            pick(&group.cpus, &group.device)
+            pick(rest, &group.device)
         ));
     }
     Ok(())

@@ -13,13 +13,13 @@ use dracpu_strategy_sdk::CpuSet;
 /// most free CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchBudget {
-    /// One step = one node looked at.
+    /// One step = one node looked at, or one group handed to a node; preparing a subset counts as some more.
     steps: usize,
 }
 
 impl Default for SearchBudget {
     fn default() -> Self {
-        Self { steps: 1_000_000 }
+        Self { steps: 400_000 }
     }
 }
 
@@ -57,12 +57,12 @@ pub fn distributed(
     }
     let nodes: Vec<CpuSet> =
         layout.numa_order(&free).into_iter().map(|node| node.cpus.intersection(&free)).collect();
-    if group > 0 && count % group == 0 {
-        if let Some(split) = Search::new(&nodes, count, group).split(budget) {
-            return split.take(layout, nodes, placement);
-        }
-    }
-    packed(layout, &free, count, placement, false)
+    let split = (group > 0 && count.is_multiple_of(group))
+        .then(|| Search::new(&nodes, count, group).split(budget))
+        .flatten();
+    split
+        .and_then(|split| split.take(layout, nodes, placement))
+        .or_else(|| packed(layout, &free, count, placement, false))
 }
 
 /// How many CPUs to take from which nodes, by their position.
@@ -114,7 +114,9 @@ struct Search {
     free: Vec<usize>,
     count: usize,
     group: usize,
-    /// Of the free CPUs of all nodes.
+    /// The free CPUs of each node in whole groups.
+    held: Vec<usize>,
+    /// The sum of squares of the free CPUs.
     squares: usize,
 }
 
@@ -129,8 +131,9 @@ struct Best {
 impl Search {
     fn new(nodes: &[CpuSet], count: usize, group: usize) -> Self {
         let free: Vec<usize> = nodes.iter().map(CpuSet::len).collect();
+        let held = free.iter().map(|free| free / group * group).collect();
         let squares = free.iter().map(|free| free * free).sum();
-        Self { free, count, group, squares }
+        Self { free, count, group, held, squares }
     }
 
     fn split(&self, budget: &mut SearchBudget) -> Option<Split> {
@@ -138,18 +141,18 @@ impl Search {
         (1..=most).find_map(|nodes| self.split_over(nodes, budget))
     }
 
-    /// CPUs in whole groups.
-    fn grouped(&self, cpus: usize) -> usize {
-        cpus / self.group * self.group
-    }
-
     fn free_of(&self, node: usize) -> usize {
         self.free.get(node).copied().unwrap_or(0)
     }
 
+    /// In whole groups.
+    fn held_by(&self, node: usize) -> usize {
+        self.held.get(node).copied().unwrap_or(0)
+    }
+
     /// The best split over so many nodes: lowest score, the first in lexicographic order on a tie.
     fn split_over(&self, nodes: usize, budget: &mut SearchBudget) -> Option<Split> {
-        let each = self.grouped(self.count / nodes);
+        let each = self.count / nodes / self.group * self.group;
         let eligible: Vec<usize> =
             self.free.iter().enumerate().filter(|(_, free)| **free >= each).map(|(node, _)| node).collect();
         let widest = self.widest(&eligible, nodes)?;
@@ -157,7 +160,7 @@ impl Search {
 
         let mut best = Best::default();
         let mut combination = Combination::first(nodes, eligible.len());
-        while let Some(positions) = combination.as_mut().filter(|_| budget.spend(nodes)) {
+        while let Some(positions) = combination.as_mut().filter(|_| budget.spend(4 * nodes + 16)) {
             let subset: Vec<usize> = positions.chosen_of(&eligible).collect();
             if self.holds_all(&subset) {
                 self.consider(subset, each, lowest, &mut best, budget);
@@ -170,20 +173,19 @@ impl Search {
             }
         }
         // The budget is used up: a last look, with a little of its own, at the most promising nodes.
-        self.consider(widest, each, lowest, &mut best, &mut SearchBudget { steps: nodes });
+        self.consider(widest, each, lowest, &mut best, &mut SearchBudget { steps: 2 * nodes });
         best.split
     }
 
     fn holds_all(&self, subset: &[usize]) -> bool {
-        subset.iter().map(|node| self.grouped(self.free_of(*node))).sum::<usize>() >= self.count
+        subset.iter().map(|node| self.held_by(*node)).sum::<usize>() >= self.count
     }
 
     /// The nodes that hold most, in order; none when even they do not hold what is asked, so that no
     /// subset of this size does.
     fn widest(&self, eligible: &[usize], nodes: usize) -> Option<Vec<usize>> {
-        let held = |node: usize| wide(self.grouped(self.free_of(node)));
-        let by_size = sorted(eligible.iter().map(|node| (!held(*node), *node))); // most first
-        let widest = sorted(by_size.into_iter().take(nodes).map(|node| (0, node)));
+        let by_held = sorted(eligible.iter().map(|node| (!wide(self.held_by(*node)), *node))); // most first
+        let widest = sorted(by_held.into_iter().take(nodes).map(|node| (0, node)));
         (widest.len() == nodes && self.holds_all(&widest)).then_some(widest)
     }
 
@@ -230,7 +232,7 @@ impl Search {
         }
         let candidates: Vec<usize> =
             subset.iter().copied().filter(|node| left_of(*node) >= self.group).collect();
-        let held = |node: usize| self.grouped(left_of(node));
+        let held = |node: usize| self.held_by(node) - each; // `each` is whole groups too
         let widest = sorted(candidates.iter().map(|node| (!wide(held(*node)), *node))); // most first
         let mut left = Vec::with_capacity(candidates.len());
         for nodes in (1..=candidates.len()).rev() {
@@ -238,10 +240,13 @@ impl Search {
                 return; // and fewer nodes hold less
             }
             let mut combination = Combination::first(nodes, candidates.len());
-            while let Some(positions) = combination.as_mut().filter(|_| budget.spend(nodes)) {
+            while let Some(positions) =
+                combination.as_mut().filter(|_| budget.spend(nodes + rest / self.group))
+            {
                 left.clear();
                 left.extend(positions.chosen_of(&candidates).map(left_of));
-                if let Some(squares) = self.squares_after(&mut left, rest, squares)
+                if positions.chosen_of(&candidates).map(held).sum::<usize>() >= rest
+                    && let squares = self.squares_after(&mut left, rest, squares)
                     && let Some(score) = self.better(squares, best)
                 {
                     let rest_nodes = positions.chosen_of(&candidates).collect();
@@ -259,11 +264,8 @@ impl Search {
     }
 
     /// The sum of squares once the rest is handed out by the group to nodes with so many left, round and
-    /// round; none when they do not hold it.
-    fn squares_after(&self, left: &mut [usize], mut rest: usize, mut squares: usize) -> Option<usize> {
-        if left.iter().map(|left| self.grouped(*left)).sum::<usize>() < rest {
-            return None;
-        }
+    /// round. They must hold it.
+    fn squares_after(&self, left: &mut [usize], mut rest: usize, mut squares: usize) -> usize {
         while rest > 0 {
             for left in left.iter_mut().filter(|left| **left >= self.group) {
                 if rest > 0 {
@@ -274,7 +276,7 @@ impl Search {
                 }
             }
         }
-        Some(squares)
+        squares
     }
 
     /// The score of a sum of squares, when it is lower than the best one.
@@ -328,5 +330,51 @@ impl Combination {
             *position = next;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(free: &[usize], count: usize, group: usize) -> Search {
+        let mut next = 0;
+        let mut node = |size: usize| {
+            let cpus = (next..next + u32::try_from(size).unwrap()).collect();
+            next += 100;
+            cpus
+        };
+        let nodes: Vec<CpuSet> = free.iter().map(|size| node(*size)).collect();
+        Search::new(&nodes, count, group)
+    }
+
+    #[test]
+    fn subsets_come_in_lexicographic_order() {
+        let mut combination = Combination::first(2, 4).unwrap();
+        let mut all = vec![combination.chosen.clone()];
+        while combination.advance() {
+            all.push(combination.chosen.clone());
+        }
+        assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert!(Combination::first(3, 2).is_none());
+    }
+
+    #[test]
+    fn the_rest_goes_where_it_leaves_the_nodes_most_even() {
+        let split = search(&[4, 6, 5], 7, 1).split(&mut SearchBudget::default()).unwrap();
+        assert_eq!((split.nodes.as_slice(), split.each, split.rest), ([1, 2].as_slice(), 3, 1));
+        assert_eq!(split.rest_nodes, [1, 2]);
+    }
+
+    #[test]
+    fn without_budget_the_split_is_still_even_over_the_fewest_nodes() {
+        let free = [3, 8, 5, 8, 9, 7, 8, 4];
+        for (count, group) in [(10, 1), (23, 1), (24, 2), (40, 1), (50, 1)] {
+            let bounded = search(&free, count, group).split(&mut SearchBudget { steps: 0 });
+            let full = search(&free, count, group).split(&mut SearchBudget::default());
+            let shape = |split: &Split| (split.nodes.len(), split.each, split.rest);
+            assert_eq!(bounded.as_ref().map(shape), full.as_ref().map(shape), "{count}");
+        }
+        assert_eq!(search(&[3, 3], 4, 4).split(&mut SearchBudget { steps: 0 }), None);
     }
 }

@@ -122,8 +122,9 @@ impl Level {
 
     /// Units with a CPU in `cpus`, in key order.
     pub(crate) fn touched(&self, cpus: &CpuSet) -> Vec<&Unit> {
-        let touched = self.units.iter().zip(self.counts(cpus)).filter(|(_, count)| *count > 0);
-        touched.map(|(unit, _)| unit).collect()
+        let mut positions = sorted(cpus.iter().filter_map(|cpu| Some((0, self.unit_of(cpu)?.0))));
+        positions.dedup();
+        positions.into_iter().filter_map(|position| self.units.get(position)).collect()
     }
 
     /// Units with a free CPU: fewest free first, ties in key order.

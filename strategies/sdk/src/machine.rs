@@ -157,19 +157,29 @@ impl Machine {
     /// The CPUs of every core that lies in `cpus` with all its threads.
     #[must_use]
     pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
-        let mut whole = CpuSet::new();
-        for core in self.cores.iter().filter(|core| core.is_subset(cpus)) {
-            whole.extend_from(core);
+        let mut whole = vec![true; self.cores.len()];
+        for cpu in self.cpus.iter().filter(|cpu| !cpus.contains(cpu.id)) {
+            if let Some(whole) = whole.get_mut(cpu.core) {
+                *whole = false;
+            }
         }
-        whole
+        let is_whole = |cpu: &&Cpu| whole.get(cpu.core).copied().unwrap_or(false);
+        self.cpus.iter().filter(is_whole).map(|cpu| cpu.id).collect()
     }
 
     /// How many online threads each core with a CPU in `cpus` has, when it is the same for all of them.
     #[must_use]
     pub fn threads_per_core(&self, cpus: &CpuSet) -> Option<u32> {
-        let mut sizes = self.cores.iter().filter(|core| !core.is_disjoint(cpus)).map(CpuSet::len);
+        let mut threads = vec![0; self.cores.len()];
+        for cpu in &self.cpus {
+            if let Some(threads) = threads.get_mut(cpu.core) {
+                *threads += 1;
+            }
+        }
+        let touched = self.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
+        let mut sizes = touched.filter_map(|cpu| threads.get(cpu.core).copied());
         let first = sizes.next()?;
-        sizes.all(|size| size == first).then(|| u32::try_from(first).ok()).flatten()
+        sizes.all(|size| size == first).then_some(first)
     }
 
     /// The CPUs local to any of these PCIe roots.
@@ -190,5 +200,30 @@ impl Machine {
         self.groups
             .get(position)
             .ok_or_else(|| deny!(Invalid, "the request names group {position} of {}", self.groups.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::MachineSpec;
+
+    #[test]
+    fn queries_answer_by_exact_sets() {
+        let spec = MachineSpec::even(2, 1, 2, 2).offline(&[7].into()).pcie_root("pci0000:00", [0, 1].into());
+        let machine = spec.empty_numa_node(9).build();
+        assert_eq!(machine.online(), (0..7).collect());
+        assert_eq!(machine.core_of(5), Some(&[1, 5].into()));
+        assert_eq!(machine.core_of(3), Some(&[3].into()));
+        assert_eq!(machine.core_of(7), None);
+        assert_eq!(machine.llc_of(2).map(|cache| &cache.cpus), Some(&[2, 3, 6].into()));
+        assert_eq!(machine.numa_node_of(6).map(|node| node.id), Some(1));
+        assert_eq!(machine.whole_cores(&[0, 1, 3, 4].into()), [0, 3, 4].into());
+        assert_eq!(machine.threads_per_core(&[0, 1].into()), Some(2));
+        assert_eq!(machine.threads_per_core(&[2, 3].into()), None);
+        assert_eq!(machine.threads_per_core(&CpuSet::new()), None);
+        assert_eq!(machine.local_to(&[0, 5]), [0, 1].into());
+        assert_eq!(machine.numa_nodes.len(), 3);
+        assert!(machine.group(1).is_err());
     }
 }

@@ -22,7 +22,9 @@ pub use bindings::dracpu::strategy::log;
 pub use bindings::dracpu::strategy::types;
 pub use bindings::exports::dracpu::strategy::policy::Guest;
 
-use types::{CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Offer, Reason, Request, State, Topology};
+use types::{
+    CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Offer, Reason, Request, State, Topology,
+};
 
 /// The request for so many CPUs is where guests misbehave.
 pub const UNLUCKY: u32 = 13;
@@ -59,7 +61,8 @@ pub fn describe(name: &str) -> Description {
 #[must_use]
 pub fn open(machine: Topology) -> Vec<Offer> {
     let groups: Vec<CpuSet> = machine.groups.into_iter().map(|group| group.cpus).collect();
-    let offers = groups.iter().map(|cpus| Offer { capacity: size(cpus), step: 1, attributes: Vec::new() }).collect();
+    let offers =
+        groups.iter().map(|cpus| Offer { capacity: size(cpus), step: 1, attributes: Vec::new() }).collect();
     MACHINE.set(Machine { groups, reserved: machine.reserved });
     offers
 }
@@ -87,7 +90,12 @@ pub fn allocate(requests: &[Request], now: &State) -> Result<Decision, Denial> {
         }
         grants.push(Grant { cpus, blocked: Vec::new(), mems: Vec::new() });
     }
-    Ok(Decision { grants, join_shared_pool: false, why: "the lowest free CPUs".to_owned(), extra: Vec::new() })
+    Ok(Decision {
+        grants,
+        join_shared_pool: false,
+        why: "the lowest free CPUs".to_owned(),
+        extra: Vec::new(),
+    })
 }
 
 /// What the guest was opened with.
@@ -104,7 +112,9 @@ pub fn unlucky(requests: &[Request]) -> bool {
 
 /// The CPUs of a set, ascending.
 pub fn members(cpus: &CpuSet) -> impl Iterator<Item = u32> {
-    (0u32..).zip(cpus).flat_map(|(at, word)| (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| at * 64 + bit))
+    (0u32..).zip(cpus).flat_map(|(at, word)| {
+        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| at * 64 + bit)
+    })
 }
 
 /// The canonical set of these CPUs.

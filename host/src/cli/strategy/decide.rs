@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         .with_context(|| format!("--options {}: not a JSON object", args.options))
         .map_err(Failure::Usage)?;
     let loaded = super::load(&catalogue(&[])?, &args.strategy)?;
-    let machines = Machines::open(args.machine.as_deref(), args.machines.as_deref()).map_err(Failure::Usage)?;
+    let machines =
+        Machines::open(args.machine.as_deref(), args.machines.as_deref()).map_err(Failure::Usage)?;
     let mut desk = Desk { loaded, options, machines, opened: HashMap::new() };
     desk.serve(std::io::stdin().lock(), std::io::stdout().lock())
 }
@@ -82,7 +83,9 @@ impl Desk {
                 // Nobody reads on: no failure of ours.
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(code),
                 Err(error) => {
-                    return Err(Failure::Failed(anyhow::Error::new(error).context("cannot write to standard output")));
+                    return Err(Failure::Failed(
+                        anyhow::Error::new(error).context("cannot write to standard output"),
+                    ));
                 }
             }
         }
@@ -92,9 +95,9 @@ impl Desk {
     fn answer(&mut self, line: &[u8]) -> Value {
         match serde_json::from_slice::<Question>(line) {
             Err(error) => json!({ "id": question::id_of(line), "error": format!("not a question: {error}") }),
-            Ok(question) => self.decide(&question).unwrap_or_else(|error| {
-                json!({ "id": question.id, "error": format!("{error:#}") })
-            }),
+            Ok(question) => self
+                .decide(&question)
+                .unwrap_or_else(|error| json!({ "id": question.id, "error": format!("{error:#}") })),
         }
     }
 
@@ -160,7 +163,8 @@ fn not_decided(question: &Question, error: &StrategyError) -> Value {
     let id = &question.id;
     match &*error.fault {
         Fault::Denied(denial) => {
-            let request = denial.request.and_then(|at| question.requests.get(at)).map(|request| &request.name);
+            let request =
+                denial.request.and_then(|at| question.requests.get(at)).map(|request| &request.name);
             let reason = denial.reason.to_string();
             json!({ "id": id, "denied": { "reason": reason, "request": request, "message": denial.message } })
         }

@@ -24,9 +24,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let inspected = catalogue(&config.strategies)?
-        .inspect(&args.what)
-        .map_err(|error| Failure::Failed(error.into()))?;
+    let inspected =
+        catalogue(&config.strategies)?.inspect(&args.what).map_err(|error| Failure::Failed(error.into()))?;
     let answer = json(&inspected);
     let code = crate::cli::print(&match args.output {
         Output::Json => format!("{answer:#}\n"),

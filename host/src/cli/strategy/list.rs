@@ -90,7 +90,8 @@ fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
         }
     }
     let line = |cells: &[String; N]| {
-        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        let cells: String =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
         format!("{}\n", cells.trim_end())
     };
     lines.iter().map(line).collect()
@@ -110,7 +111,10 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "   NAME    VERSION   DIGEST  SOURCE");
         assert_eq!(lines[1], "*  packed  unusable          built in");
-        assert!(lines[2].starts_with("strategy packed: built in: not a valid WebAssembly component"), "{text}");
+        assert!(
+            lines[2].starts_with("strategy packed: built in: not a valid WebAssembly component"),
+            "{text}"
+        );
         assert_eq!(json(&rows[0])["active"], json!(true));
     }
 }

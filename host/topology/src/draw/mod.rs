@@ -235,8 +235,8 @@ impl<'a> Drawing<'a> {
         )
     }
 
-    /// What the signs mean and what has no place in the picture, as label and text.
-    fn notes(&self) -> Vec<(String, String)> {
+    /// What the signs mean and what has no place in the picture.
+    fn notes(&self) -> Vec<Note> {
         let mut notes = Vec::new();
         let mut marked: BTreeMap<Mark, CpuSet> = BTreeMap::new();
         for cpu in &self.topology.cpus {
@@ -249,11 +249,13 @@ impl<'a> Drawing<'a> {
                 Mark::Claim(letter) => self.names.get(letter).map(String::as_str),
                 _ => None,
             };
-            let label = format!("{} {}", mark.sign(), name.unwrap_or(mark.meaning()));
-            notes.push((label, format!("{}  ({})", short_list(cpus, LEGEND), counted(cpus.len(), "CPU"))));
+            let label = name.unwrap_or(mark.meaning()).to_owned();
+            let text = format!("{}  ({})", short_list(cpus, LEGEND), counted(cpus.len(), "CPU"));
+            notes.push(Note { sign: Some(*mark), label, text });
         }
+        let mut note = |label: String, text: String| notes.push(Note { sign: None, label, text });
         if !self.topology.offline.is_empty() {
-            notes.push(("offline".to_owned(), self.topology.offline.to_string()));
+            note("offline".to_owned(), self.topology.offline.to_string());
         }
         let mut without_cpus: BTreeMap<u64, CpuSet> = BTreeMap::new();
         for node in self.topology.numa_nodes.iter().filter(|node| node.cpus.is_empty()) {
@@ -261,17 +263,17 @@ impl<'a> Drawing<'a> {
         }
         for (memory, nodes) in without_cpus {
             let each = if nodes.len() > 1 { " each" } else { "" };
-            notes.push((format!("NUMA {nodes}"), format!("{}{each}, no CPUs", bytes(memory))));
+            note(format!("NUMA {nodes}"), format!("{}{each}, no CPUs", bytes(memory)));
         }
         let mut roots: BTreeMap<&CpuSet, Vec<&str>> = BTreeMap::new();
         for root in &self.topology.pcie_roots {
             roots.entry(&root.cpus).or_default().push(&root.name);
         }
         for (cpus, names) in roots {
-            notes.push(("PCIe".to_owned(), format!("{} → {}", names.join(" "), short_list(cpus, LEGEND))));
+            note("PCIe".to_owned(), format!("{} → {}", names.join(" "), short_list(cpus, LEGEND)));
         }
         for warning in &self.topology.warnings {
-            notes.push((format!("! {}", warning.code), warning.message.clone()));
+            note(format!("! {}", warning.code), warning.message.clone());
         }
         notes
     }
@@ -287,11 +289,26 @@ impl fmt::Display for Drawing<'_> {
             writeln!(f, "{}", line.trim_end())?;
         }
         let notes = self.notes();
-        let widest = notes.iter().map(|(label, _)| label.chars().count()).filter(|width| *width <= 24).max();
-        for (label, text) in &notes {
-            writeln!(f, "  {label:width$}  {text}", width = widest.unwrap_or(0))?;
+        let widest = notes.iter().map(Note::label_width).filter(|width| *width <= 24).max().unwrap_or(0);
+        for note in &notes {
+            let sign = note.sign.map(|mark| self.coloured(&mark.colours(), &mark.sign().to_string()) + " ");
+            let padding = " ".repeat(widest.saturating_sub(note.label_width()));
+            writeln!(f, "  {}{}{padding}  {}", sign.unwrap_or_default(), note.label, note.text)?;
         }
         Ok(())
+    }
+}
+
+/// A line below the picture.
+struct Note {
+    sign: Option<Mark>,
+    label: String,
+    text: String,
+}
+
+impl Note {
+    fn label_width(&self) -> usize {
+        self.label.chars().count() + if self.sign.is_some() { 2 } else { 0 }
     }
 }
 

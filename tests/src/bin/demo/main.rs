@@ -84,7 +84,8 @@ impl Story {
         let up = self.node.ask(
             &json!({"op": "up", "machine": machine, "config": {"reservedCPUs": RESERVED}, "kubernetes": 37}),
         )?;
-        self.show.says(&format!("kubelet, container runtime and API server listen under {}", up["directory"]));
+        self.show
+            .says(&format!("kubelet, container runtime and API server listen under {}", up["directory"]));
         self.show.draw(&self.topology, &self.reserved, &CpuSet::new(), &[]);
         self.node.ask(&json!({"op": "daemon", "do": "start"}))?;
         let state = self.node.ask(&json!({"op": "state"}))?;
@@ -112,7 +113,8 @@ impl Story {
         }
         let capacities: Vec<&str> =
             devices.iter().filter_map(|device| device["capacity"]["dra.cpu/cpu"]["value"].as_str()).collect();
-        self.show.check("two devices, a NUMA node each, 30 CPUs to give out in each", capacities == ["30", "30"]);
+        self.show
+            .check("two devices, a NUMA node each, 30 CPUs to give out in each", capacities == ["30", "30"]);
         Ok(())
     }
 
@@ -137,7 +139,8 @@ impl Story {
         let shared = self.shared_pool(&state)?;
         for pod in ["web", "batch"] {
             let mask = cpus_in(&state["pods"][pod]["main"]["cpus"])?;
-            self.show.check(&format!("{pod} was moved to the {} CPUs that are left", mask.len()), mask == shared);
+            self.show
+                .check(&format!("{pod} was moved to the {} CPUs that are left", mask.len()), mask == shared);
         }
         Ok(())
     }
@@ -165,8 +168,7 @@ impl Story {
     fn refuse_what_does_not_fit(&mut self) -> Result<()> {
         self.show.step("A claim that does not fit is refused, with the reason in the pod's events");
         let before = claims_in(&self.node.ask(&json!({"op": "state"}))?)?;
-        self.node
-            .ask(&json!({"op": "claim", "claim": "greedy", "device": "cpudevnuma000", "cpus": "24"}))?;
+        self.node.ask(&json!({"op": "claim", "claim": "greedy", "device": "cpudevnuma000", "cpus": "24"}))?;
         let refused = self.node.refusal(&json!({"op": "prepare", "claim": "greedy"}))?;
         self.show.quote(&refused);
         self.show.check("the reason names what was asked", refused.contains("24"));
@@ -178,7 +180,8 @@ impl Story {
     fn refuse_a_forged_variable(&mut self) -> Result<()> {
         self.show.step("A pod cannot help itself to CPUs by setting the variable");
         let state = self.node.ask(&json!({"op": "state"}))?;
-        let database = state["pods"]["database"]["main"]["env"].as_array().context("the database's variables")?;
+        let database =
+            state["pods"]["database"]["main"]["env"].as_array().context("the database's variables")?;
         let variable = database
             .iter()
             .filter_map(Value::as_str)
@@ -260,7 +263,8 @@ impl Story {
         self.show.check("no claim is left", claims_in(&state)?.is_empty());
         for pod in ["web", "batch", "late"] {
             let mask = cpus_in(&state["pods"][pod]["main"]["cpus"])?;
-            self.show.check(&format!("{pod} may use every CPU but the reserved ones again"), mask == self.usable);
+            self.show
+                .check(&format!("{pod} may use every CPU but the reserved ones again"), mask == self.usable);
         }
         self.node.ask(&json!({"op": "ledger", "claims": {}}))?;
         self.show.check("records, metrics and masks agree", true);
@@ -282,9 +286,8 @@ impl Story {
     fn draw(&mut self, state: &Value) -> Result<()> {
         let claims = claims_in(state)?;
         let known = WISHES.iter().chain([&LATE_WISH]);
-        let marks: Vec<(char, &str, CpuSet)> = known
-            .filter_map(|wish| Some((wish.letter, wish.name, claims.get(wish.name)?.clone())))
-            .collect();
+        let marks: Vec<(char, &str, CpuSet)> =
+            known.filter_map(|wish| Some((wish.letter, wish.name, claims.get(wish.name)?.clone()))).collect();
         let shared = self.shared_pool(state)?;
         self.show.draw(&self.topology, &self.reserved, &shared, &marks);
         Ok(())
@@ -293,7 +296,8 @@ impl Story {
     fn show_daemon_log(&mut self) {
         let Ok(log) = self.node.ask(&json!({"op": "log"})) else { return };
         self.show.says("the daemon's last lines:");
-        let lines: Vec<&str> = log["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let lines: Vec<&str> =
+            log["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for line in lines.iter().rev().take(20).rev() {
             self.show.quote(line);
         }

@@ -41,7 +41,11 @@ impl Show {
             println!("   {} {statement}", self.paint("32", "✓"));
         } else {
             self.failed += 1;
-            println!("   {} {}", self.paint("1;31", "✗"), self.paint("1;31", &format!("not so: {statement}")));
+            println!(
+                "   {} {}",
+                self.paint("1;31", "✗"),
+                self.paint("1;31", &format!("not so: {statement}"))
+            );
         }
     }
 

@@ -28,9 +28,9 @@ impl Machines {
         if path.is_dir() {
             return Ok(Self::Directory(path.to_owned(), BTreeMap::new()));
         }
-        let machines = machines::read_jsonl(path)?.into_iter().map(|(name, topology)| {
-            (name.clone(), Machine { name, topology, reserved: CpuSet::new() })
-        });
+        let machines = machines::read_jsonl(path)?
+            .into_iter()
+            .map(|(name, topology)| (name.clone(), Machine { name, topology, reserved: CpuSet::new() }));
         Ok(Self::Many(machines.collect()))
     }
 
@@ -43,7 +43,9 @@ impl Machines {
             Self::Many(machines) => {
                 let name = named()?;
                 let known = machines.len();
-                machines.get(name).with_context(|| format!("topology `{name}` is not among the {known} machines"))
+                machines
+                    .get(name)
+                    .with_context(|| format!("topology `{name}` is not among the {known} machines"))
             }
             Self::Directory(directory, read) => {
                 let name = named()?;

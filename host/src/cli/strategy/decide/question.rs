@@ -70,7 +70,12 @@ impl Question {
         Ok(Asked { groups, requests, state: State { free, others } })
     }
 
-    fn request(&self, wanted: &Wanted, machine: &Machine, groups: &mut Vec<Group>) -> anyhow::Result<Request> {
+    fn request(
+        &self,
+        wanted: &Wanted,
+        machine: &Machine,
+        groups: &mut Vec<Group>,
+    ) -> anyhow::Result<Request> {
         let group = group(machine, wanted.group.as_deref()).context("group")?;
         let at = groups.iter().position(|other| *other == group).unwrap_or_else(|| {
             groups.push(group);
@@ -118,9 +123,9 @@ fn group(machine: &Machine, what: Option<&str>) -> anyhow::Result<Group> {
         Some(list) if !list.starts_with(|first: char| first.is_ascii_alphabetic()) => {
             usable(machine, list).map(listed)
         }
-        Some(name) => devices
-            .find(|group| group.device == name)
-            .with_context(|| format!("`{name}` is neither a CPU list nor a device of the machine {}", machine.name)),
+        Some(name) => devices.find(|group| group.device == name).with_context(|| {
+            format!("`{name}` is neither a CPU list nor a device of the machine {}", machine.name)
+        }),
     }
 }
 
