@@ -13,7 +13,7 @@ use crate::cdi::{self, SpecDir};
 use crate::cli::Failure;
 use crate::config::{Config, ConfigFlags};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
-use crate::driver::{Driver, DriverParts, StrategyInfo};
+use crate::driver::{Driver, DriverParts, LoadedOnce, StrategyInfo};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
@@ -135,7 +135,7 @@ async fn start_driver(config: Config, access: Access) -> anyhow::Result<Arc<Driv
         let boot_id = "/proc/sys/kernel/random/boot_id";
         let parts = DriverParts {
             topology: machine::host(&config.sysfs_root, &overlay)?.topology,
-            strategies: Box::new(Catalogue::new(&config.strategies)?),
+            strategies: Arc::new(LoadedOnce::new(Catalogue::new(&config.strategies)?)),
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
             probe,

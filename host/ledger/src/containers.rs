@@ -135,7 +135,7 @@ impl Ledger {
             self.check(&who, entry)?;
         }
         let claims: BTreeSet<ClaimUid> = entries.iter().map(|(uid, _)| uid.clone()).collect();
-        let cpus = self.mask_of(&claims);
+        let cpus = self.mask_of(&claims, &self.shared_pool());
         if cpus.is_empty() && claims.is_empty() {
             return Err(CreateError::NothingShared { reserved: self.node.reserved.clone() });
         } else if cpus.is_empty() {
@@ -227,7 +227,7 @@ impl Ledger {
     #[must_use]
     pub fn mask(&self, id: &ContainerId) -> Option<CpuSet> {
         let entry = self.containers.get(id)?;
-        self.wanted(entry).or_else(|| entry.mask.clone())
+        self.wanted(entry, &self.shared_pool()).or_else(|| entry.mask.clone())
     }
 
     /// The mask believed to be in place.
@@ -260,9 +260,10 @@ impl Ledger {
     }
 
     fn pending(&self) -> impl Iterator<Item = (ContainerId, CpuSet)> {
+        let shared = self.shared_pool();
         let live = self.containers.iter().filter(|(_, entry)| !entry.stopped);
-        live.filter_map(|(id, entry)| {
-            let mask = self.wanted(entry).filter(|mask| entry.mask.as_ref() != Some(mask))?;
+        live.filter_map(move |(id, entry)| {
+            let mask = self.wanted(entry, &shared).filter(|mask| entry.mask.as_ref() != Some(mask))?;
             Some((id.clone(), mask))
         })
     }
@@ -339,20 +340,20 @@ impl Ledger {
     }
 
     /// None: leave it alone.
-    fn wanted(&self, entry: &Entry) -> Option<CpuSet> {
-        let mask = entry.unproven.is_empty().then(|| self.mask_of(&entry.claims))?;
+    fn wanted(&self, entry: &Entry, shared: &CpuSet) -> Option<CpuSet> {
+        let mask = entry.unproven.is_empty().then(|| self.mask_of(&entry.claims, shared))?;
         (!mask.is_empty()).then_some(mask)
     }
 
     /// The CPUs of a container with these claims, as far as they are online.
-    fn mask_of(&self, claims: &BTreeSet<ClaimUid>) -> CpuSet {
+    fn mask_of(&self, claims: &BTreeSet<ClaimUid>, shared: &CpuSet) -> CpuSet {
         if claims.is_empty() {
-            return self.shared_pool();
+            return shared.clone();
         }
         let mut mask = self.union_of(claims).intersection(&self.node.online);
         let joins = |uid: &ClaimUid| self.booking(uid).is_some_and(|booking| booking.joins_shared_pool);
         if claims.iter().any(joins) {
-            mask.extend_from(&self.shared_pool());
+            mask.extend_from(shared);
         }
         mask
     }

@@ -21,7 +21,7 @@ pub struct DriverParts {
     /// The machine.
     pub topology: Topology,
     /// The strategies that can be asked for.
-    pub strategies: Box<dyn Strategies>,
+    pub strategies: Arc<dyn Strategies>,
     /// The API server.
     pub api: Arc<dyn Api>,
     /// The directory of CDI specs.
@@ -50,7 +50,7 @@ pub enum StartError {
 /// The driver of one node: the only owner of its CPU allocations.
 pub struct Driver {
     pub(super) config: Config,
-    pub(super) strategies: Box<dyn Strategies>,
+    pub(super) strategies: Arc<dyn Strategies>,
     pub(super) api: Arc<dyn Api>,
     pub(super) specs: SpecDir,
     pub(super) probe: Arc<dyn Probe>,

@@ -1,8 +1,11 @@
+use super::core::lock;
 use crate::device::{Group, Offer};
-use crate::strategy::{Catalogue, Decision, Fault, Opened, Reason, Request, State, StrategyError};
+use crate::strategy::{Catalogue, Decision, Fault, Loaded, Opened, Reason, Request, State, StrategyError};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 /// The strategies of a node, by name.
 pub trait Strategies: Send + Sync {
@@ -62,7 +65,33 @@ pub struct Undecided {
     pub message: String,
 }
 
-impl Strategies for Catalogue {
+/// The strategies of a catalogue, each read and compiled once, however often it is opened.
+#[derive(Debug)]
+pub struct LoadedOnce {
+    catalogue: Catalogue,
+    loaded: Mutex<BTreeMap<String, Loaded>>,
+}
+
+impl LoadedOnce {
+    /// Loads from this catalogue.
+    #[must_use]
+    pub fn new(catalogue: Catalogue) -> Self {
+        Self { catalogue, loaded: Mutex::default() }
+    }
+
+    fn load(&self, name: &str) -> Result<Loaded, String> {
+        let mut loaded = lock(&self.loaded);
+        if let Some(loaded) = loaded.get(name) {
+            return Ok(loaded.clone());
+        }
+        let strategy =
+            self.catalogue.load(name).map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
+        loaded.insert(name.to_owned(), strategy.clone());
+        Ok(strategy)
+    }
+}
+
+impl Strategies for LoadedOnce {
     fn open(
         &self,
         name: &str,
@@ -71,8 +100,7 @@ impl Strategies for Catalogue {
         groups: &[Group],
         options: &Map<String, Value>,
     ) -> Result<Box<dyn Decide>, String> {
-        let loaded = self.load(name).map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
-        let opened = loaded.open(topology, reserved, groups, options);
+        let opened = self.load(name)?.open(topology, reserved, groups, options);
         opened.map(|opened| Box::new(opened) as Box<dyn Decide>).map_err(|error| error.to_string())
     }
 }

@@ -33,7 +33,7 @@ pub use api::{Api, ApiError};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};
-pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
+pub use decide::{Decide, LoadedOnce, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
 pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use opaque::ConfigFault;

@@ -21,11 +21,8 @@ pub enum QuantityFault {
 /// A positive whole number of CPUs.
 pub(crate) fn whole_cpus(text: &str) -> Result<u32, QuantityFault> {
     let fault = |make: fn(String) -> QuantityFault| make(text.to_owned());
-    let (negative, unsigned) = match text.as_bytes() {
-        [b'-', ..] => (true, &text[1..]),
-        [b'+', ..] => (false, &text[1..]),
-        _ => (false, text),
-    };
+    let negative = text.starts_with('-');
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -110,7 +107,8 @@ mod tests {
     #[test]
     fn everything_else_is_told_apart_and_the_value_is_in_the_text() {
         use QuantityFault::{NotAQuantity, NotPositive, NotWhole, TooLarge};
-        let cases: [(&str, fn(String) -> QuantityFault); 24] = [
+        type Case = (&'static str, fn(String) -> QuantityFault);
+        let cases: [Case; 24] = [
             ("0", NotPositive),
             ("0m", NotPositive),
             ("-1", NotPositive),

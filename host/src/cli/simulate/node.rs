@@ -5,8 +5,8 @@ use super::event::{Damage, Described, Event, NewClaim, NewContainer, Synced, Wha
 use super::runtime::Runtime;
 use super::without::without;
 use crate::cdi::{Access, Probe, SpecDir};
-use crate::config::{Config, ConfigFlags};
-use crate::driver::{Claim, ClaimRef, Driver, DriverParts, Prepared};
+use crate::config::{Config, ConfigFlags, StrategyConfig};
+use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
 use crate::strategy::Catalogue;
 use anyhow::{Context as _, anyhow, bail};
 use dracpu_cpuset::CpuSet;
@@ -32,8 +32,24 @@ pub(super) struct Node {
     api: Arc<MemoryApi>,
     faults: Arc<Faults>,
     runtime: Runtime,
+    strategies: Loaded,
     driver: Arc<Driver>,
     node_name: String,
+}
+
+/// Strategies are read and compiled once for a configuration of them: a story restarts the driver often.
+#[derive(Default)]
+struct Loaded(Option<(Vec<StrategyConfig>, Arc<LoadedOnce>)>);
+
+impl Loaded {
+    fn of(&mut self, configured: &[StrategyConfig]) -> anyhow::Result<Arc<LoadedOnce>> {
+        if let Some((_, loaded)) = self.0.as_ref().filter(|(known, _)| known == configured) {
+            return Ok(loaded.clone());
+        }
+        let loaded = Arc::new(LoadedOnce::new(Catalogue::new(configured)?));
+        self.0 = Some((configured.to_vec(), loaded.clone()));
+        Ok(loaded)
+    }
 }
 
 #[derive(Default)]
@@ -72,8 +88,9 @@ impl Node {
         let Stage { flags, config, topology, reserved, cdi_dir } = stage;
         let (api, faults) = (Arc::default(), Arc::default());
         let node_name = config.node_name.clone();
+        let mut strategies = Loaded::default();
         let parts = Parts { topology: topology.clone(), reserved: &reserved, cdi_dir: &cdi_dir, boots: 0 };
-        let driver = parts.start(config, &api, &faults)?;
+        let driver = parts.start(config, &api, &faults, &mut strategies)?;
         Ok(Self {
             flags,
             changes: Map::new(),
@@ -85,6 +102,7 @@ impl Node {
             api,
             faults,
             runtime: Runtime::default(),
+            strategies,
             driver,
             node_name,
         })
@@ -193,12 +211,12 @@ impl Node {
                 self.switch(&cpus, false)?;
                 push = true;
             }
-            Event::Crash {} => self.driver = self.restarted(&self.changes)?,
+            Event::Crash {} => self.driver = self.restarted(&self.changes.clone())?,
             Event::Reboot {} => {
                 std::fs::remove_dir_all(&self.cdi_dir).or_else(ignore_missing)?;
                 self.boots += 1;
                 self.runtime.reboot();
-                self.driver = self.restarted(&self.changes)?;
+                self.driver = self.restarted(&self.changes.clone())?;
             }
             Event::Config { set } => {
                 let mut changes = self.changes.clone();
@@ -290,7 +308,7 @@ impl Node {
     }
 
     /// A new process on what is left of the old one: files, and what is around it.
-    fn restarted(&self, changes: &Map<String, Value>) -> anyhow::Result<Arc<Driver>> {
+    fn restarted(&mut self, changes: &Map<String, Value>) -> anyhow::Result<Arc<Driver>> {
         let config = self.flags.load_with(changes)?;
         let parts = Parts {
             topology: without(&self.topology, &self.offline),
@@ -298,7 +316,7 @@ impl Node {
             cdi_dir: &self.cdi_dir,
             boots: self.boots,
         };
-        parts.start(config, &self.api, &self.faults)
+        parts.start(config, &self.api, &self.faults, &mut self.strategies)
     }
 
     fn damage(&self, claim: &str, how: Damage) -> anyhow::Result<()> {
@@ -326,11 +344,12 @@ impl Parts<'_> {
         mut config: Config,
         api: &Arc<MemoryApi>,
         faults: &Arc<Faults>,
+        strategies: &mut Loaded,
     ) -> anyhow::Result<Arc<Driver>> {
         config.reserved_cpus.extend_from(self.reserved);
         let driver = Driver::start(DriverParts {
             topology: self.topology,
-            strategies: Box::new(Catalogue::new(&config.strategies)?),
+            strategies: strategies.of(&config.strategies)?,
             api: api.clone(),
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
             probe: faults.clone(),

@@ -46,7 +46,8 @@ async fn what_a_claim_cannot_have_is_refused_by_name_and_books_nothing() {
     fn result(claim: &mut Claim) -> &mut AllocationResult {
         &mut claim.results.as_mut().unwrap()[0]
     }
-    let cases: [(&str, fn(&mut Claim)); 9] = [
+    type Case = (&'static str, fn(&mut Claim));
+    let cases: [Case; 9] = [
         ("is not allocated", |claim| claim.results = None),
         ("UID other: the claim has been deleted", |claim| claim.id.uid = "other".into()),
         ("pool m is not this node's, which is n", |claim| result(claim).pool = "m".into()),

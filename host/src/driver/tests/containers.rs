@@ -139,7 +139,7 @@ async fn a_claim_without_a_record_is_proven_by_the_api_server() {
     assert_eq!((driver.status().shared, driver.status().available), (cpus("0-7"), cpus("2-7")));
     *home.api.down.lock().unwrap() = true;
     assert_eq!(driver.prove_once().await, Round { settled: 0, open: 1 });
-    assert_eq!(home.prepare(&driver, "C", "2").await.is_ok(), false);
+    assert!(home.prepare(&driver, "C", "2").await.is_err());
     *home.api.down.lock().unwrap() = false;
     home.prepare(&driver, "B", "2").await.unwrap();
     assert_eq!(driver.prove_once().await, Round { settled: 1, open: 0 });

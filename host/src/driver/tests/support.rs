@@ -179,7 +179,7 @@ impl Home {
         let parts = DriverParts {
             config: self.config.clone(),
             topology: self.topology.clone(),
-            strategies: Box::new(self.strategy.clone()),
+            strategies: Arc::new(self.strategy.clone()),
             api: self.api.clone(),
             specs: SpecDir::new(self.cdi_dir(), self.probe.clone()),
             probe: self.probe.clone(),
