@@ -58,7 +58,7 @@ impl Places {
         self.by_id.get(usize::try_from(cpu).ok()?).copied().flatten()
     }
 
-    /// Which CPUs of the list are on cores that lie in it with all their threads: by core, then asked by CPU.
+    /// Finds the cores that lie in the list with all their threads.
     pub(crate) fn whole_cores(&self, cpus: impl Iterator<Item = u32>) -> WholeCores<'_> {
         let mut missing = self.core_sizes.clone();
         for place in cpus.filter_map(|cpu| self.of_cpu(cpu)) {

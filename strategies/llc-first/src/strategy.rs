@@ -6,6 +6,9 @@ use dracpu_strategy_sdk::{
     State, Strategy, cpu_count, deny,
 };
 
+/// So many parts of a choice a sentence tells.
+const MOST_AMOUNTS: usize = 8;
+
 /// The strategy: as few last-level caches as possible.
 #[derive(Debug)]
 pub struct LlcFirst {
@@ -211,7 +214,11 @@ impl LlcFirst {
 
     fn why(&self, name: &str, choice: &Choice, grant: &Grant, possible: Option<usize>) -> String {
         let caches = choice.amounts.len();
-        let amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
+        let mut amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
+        if amounts.len() > MOST_AMOUNTS {
+            amounts.truncate(MOST_AMOUNTS);
+            amounts.push("…".to_owned());
+        }
         let mut used = Held::default();
         used.add(&self.places, &grant.cpus);
         let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(size(node)));
