@@ -5,7 +5,7 @@ use dracpu_tests::support::cpus::Cpus;
 use dracpu_tests::support::daemon::Daemon;
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
-use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
+use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig, PLUGIN};
 use dracpu_tests::support::scheduler::{self, CAPACITY, DRIVER, cpu_config};
 use dracpu_tests::support::wait::SOON;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn small() -> NodeConfig {
 }
 
 fn cpus_of(node: &Node, claim: &ClaimRef) -> Result<Cpus> {
-    Ok(node.recorded()?[&claim.uid].clone())
+    node.record_of(&claim.uid)
 }
 
 fn result_with(capacity: Value) -> Value {
@@ -186,8 +186,6 @@ async fn a_wrong_configuration_ends_the_start_with_64_and_all_mistakes_at_once()
         (json!({"reservedCPUs": "7-3"}), vec!["reservedCPUs", "7-3"]),
         (json!({"cpuDeviceMode": "pairs"}), vec!["pairs", "grouped"]),
         (json!({"apiVersion": "v9"}), vec!["v9", "v1alpha1"]),
-        (json!({"allocator": "no-such"}), vec!["no-such"]),
-        (json!({"allocator": "packed", "strategyOptions": {"full-pcpus": true}}), vec!["full-pcpus"]),
         (json!({"bindAddress": ":1"}), vec!["bindAddress", "--bind-address"]),
     ] {
         let (code, words) = refused_start(&mut node, config.clone()).await?;
@@ -203,11 +201,41 @@ async fn a_wrong_configuration_ends_the_start_with_64_and_all_mistakes_at_once()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_strategy_that_cannot_be_used_is_named_and_recorded_claims_live_on() -> Result<()> {
+    let mut node = Node::start(small()).await?;
+    node.devices().await?;
+    let claim = node.write_claim("old", NUMA0, "2", &[]);
+    let pod = node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
+    let own = cpus_of(&node, &claim)?;
+    for (config, named) in [
+        (json!({"allocator": "no-such"}), "no-such"),
+        (json!({"strategyOptions": {"full-pcpus": true}}), "full-pcpus"),
+        (json!({"allocator": "x", "strategies": [{"name": "x", "path": "/dev/null"}]}), "/dev/null"),
+    ] {
+        node.kill_daemon().await?;
+        node.config.config = config;
+        node.launch_daemon().await?;
+        node.kubelet.wait_registered(DRIVER, SOON).await?;
+        node.runtime.wait_plugin(PLUGIN, SOON).await?;
+        let (status, reason) = node.get("/readyz").await?;
+        assert_eq!(status, 503, "{reason}");
+        assert!(reason.contains(named), "{reason}");
+        node.prepare(&claim).await?;
+        let refusal =
+            format!("{:#}", node.prepare(&node.write_claim("new", NUMA0, "2", &[])).await.unwrap_err());
+        assert!(refusal.contains(named), "{refusal}");
+        node.ledger_is(&[(&claim, &own)]).await?;
+    }
+    assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_cannot_be_read_ends_the_start_and_names_the_file() -> Result<()> {
     let mut node = Node::without_daemon(small()).await?;
     let online = node.path("sys/devices/system/cpu/online");
     let good = std::fs::read_to_string(&online)?;
-    for text in ["", "0-x\n", "7-0\n", "99999999\n"] {
+    for text in ["0-x\n", "7-0\n", "99999999\n"] {
         std::fs::write(&online, text)?;
         let (code, words) = refused_start(&mut node, json!({})).await?;
         assert_eq!(code, Some(1), "{text:?}: {words}");

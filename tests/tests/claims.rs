@@ -22,7 +22,7 @@ const NUMA1: &str = "cpudevnuma001";
 
 /// The claim's CPUs as they are recorded.
 fn cpus_of(node: &Node, claim: &ClaimRef) -> Result<Cpus> {
-    Ok(node.recorded()?[&claim.uid].clone())
+    node.record_of(&claim.uid)
 }
 
 async fn plain_pod(node: &Node, name: &str) -> Result<String> {
@@ -49,6 +49,7 @@ async fn a_claim_is_prepared_pinned_and_returned_with_old_and_new_kubelets_and_r
         assert!(own.is_subset(&node.config.machine.numa_cpus(0)) && whole_cores(&node, &own), "{own:?}");
         assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own);
         let shared = node.ledger_is(&[(&claim, &own)]).await?;
+        assert!(node.ledger_is(&[]).await.is_err(), "the look at the books is no formality");
         assert_eq!(node.runtime.effective_cpus(&plain), shared, "shrunk in the same hook");
         node.terminate_pod(&pod).await?;
         assert!(node.recorded()?.is_empty());

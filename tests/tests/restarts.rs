@@ -19,7 +19,7 @@ fn server() -> NodeConfig {
 }
 
 fn cpus_of(node: &Node, claim: &ClaimRef) -> Result<Cpus> {
-    Ok(node.recorded()?[&claim.uid].clone())
+    node.record_of(&claim.uid)
 }
 
 /// Starts the daemon so that it dies at a step of a claim operation.

@@ -51,3 +51,11 @@ fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
 fn catalogue(configured: &[crate::config::StrategyConfig]) -> Result<Catalogue, Failure> {
     Catalogue::new(configured).map_err(|error| Failure::Failed(error.into()))
 }
+
+/// A JSON object with the keys of another one added.
+fn extended(mut answer: serde_json::Value, more: serde_json::Value) -> serde_json::Value {
+    if let (Some(answer), serde_json::Value::Object(more)) = (answer.as_object_mut(), more) {
+        answer.extend(more);
+    }
+    answer
+}

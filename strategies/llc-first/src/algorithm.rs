@@ -4,8 +4,9 @@
 //! Per request that is the optimum: the fewest caches are as many as the largest free counts that add up to
 //! the request. Over time, filling the tightest cache keeps others whole for large claims.
 
-use crate::layout::Layout;
-use dracpu_strategy_sdk::{Cpu, CpuSet, Machine};
+use crate::layout::{Cell, Layout, Place, Places};
+use dracpu_strategy_sdk::CpuSet;
+use std::cmp::Reverse;
 
 /// What may be chosen from.
 #[derive(Debug, Clone)]
@@ -20,11 +21,9 @@ pub struct Free {
 impl Free {
     /// Of these CPUs.
     #[must_use]
-    pub fn of(machine: &Machine, cpus: CpuSet) -> Self {
-        let mut whole = CpuSet::new();
-        for core in cores_within(machine, &cpus) {
-            whole.extend_from(core);
-        }
+    pub fn of(places: &Places, cpus: CpuSet) -> Self {
+        let cores = places.whole_cores(cpus.iter());
+        let whole = cpus.iter().filter(|cpu| cores.core_of(*cpu).is_some()).collect();
         Self { cpus, whole }
     }
 }
@@ -40,9 +39,11 @@ pub struct Held {
 
 impl Held {
     /// Adds CPUs.
-    pub fn add(&mut self, machine: &Machine, cpus: &CpuSet) {
+    pub fn add(&mut self, places: &Places, cpus: &CpuSet) {
         self.cpus.extend_from(cpus);
-        self.nodes.extend(cpus.iter().filter_map(|cpu| machine.cpu(cpu)).map(node));
+        for cpu in cpus {
+            add_node(&mut self.nodes, places.of_cpu(cpu));
+        }
     }
 }
 
@@ -58,130 +59,281 @@ pub struct Choice {
 /// How many of the CPUs lie in each domain.
 #[must_use]
 pub fn rooms(layout: &Layout, cpus: &CpuSet) -> Vec<usize> {
-    layout.domains.iter().map(|domain| domain.cpus.intersection_len(cpus)).collect()
+    let mut rooms = vec![0; layout.domains.len()];
+    for domain in cpus.iter().filter_map(|cpu| layout.domain_of(cpu)) {
+        if let Some(room) = rooms.get_mut(domain) {
+            *room += 1;
+        }
+    }
+    rooms
 }
 
 /// How many domains it takes at least to hold `count` CPUs, when each has room for so many; none when all
 /// together have too little room.
 #[must_use]
 pub fn fewest(rooms: &[usize], count: usize) -> Option<usize> {
-    let room = |at: usize| rooms.get(at).copied().unwrap_or(0);
-    let (mut rest, mut taken) = (count, 0);
-    for at in descending(rooms.len(), &|at| (room(at), false, 0)) {
-        if rest == 0 {
-            break;
-        }
-        rest = rest.saturating_sub(room(at));
+    let mut rest = count;
+    let mut largest =
+        descending(rooms.len(), &|at| (rooms.get(at).copied().unwrap_or(0), false, 0)).into_iter();
+    let mut taken = 0;
+    while rest > 0 {
+        rest = rest.saturating_sub(*rooms.get(largest.next()?)?);
         taken += 1;
     }
-    (rest == 0).then_some(taken)
+    Some(taken)
 }
 
 /// Chooses `count` CPUs, at least one; none when fewer are free.
 #[must_use]
-pub fn choose(machine: &Machine, layout: &Layout, free: &Free, count: usize, held: &Held) -> Option<Choice> {
-    let least = fewest(&rooms(layout, &free.cpus), count)?;
-    let narrowed = if least > 1 { narrow(layout, free, count, least, held) } else { None };
-    let parts = narrowed.unwrap_or_else(|| domains(layout, free, 0..layout.domains.len(), None, held));
+pub fn choose(places: &Places, layout: &Layout, free: &Free, count: usize, held: &Held) -> Option<Choice> {
+    let chooser = Chooser::new(places, layout, free, held);
+    let all = chooser.parts(Scope::Group);
+    let least = fewest(&frees(&all), count)?;
+    let (scope, parts) = match least {
+        0 | 1 => (Scope::Group, all),
+        _ => chooser.narrow(count, least).unwrap_or((Scope::Group, all)),
+    };
     let mut choice = Choice { cpus: CpuSet::new(), amounts: Vec::new() };
-    let mut held = held.clone();
-    for (part, amount) in cover(&parts, count, layout.threads, &held.nodes) {
-        let cpus = inside(machine, layout, part, amount, Level::NumaNodes, &held);
-        held.add(machine, &cpus);
-        choice.cpus.extend_from(&cpus);
-        choice.amounts.push(amount);
+    let mut nodes = held.nodes.clone();
+    let chosen = cover(&parts, count, layout.threads, &nodes);
+    for ((part, amount), cpus) in chosen.iter().zip(chooser.cpus(scope, &chosen)) {
+        let taken = chooser.inside(cpus, *amount, Level::NumaNodes, &nodes);
+        for cpu in taken {
+            choice.cpus.insert(cpu);
+        }
+        nodes.extend_from(&part.nodes);
+        choice.amounts.push(*amount);
     }
     Some(choice)
 }
 
-/// The first CPUs on whole cores, as far as they fit, then those that are alone on their cores, then threads
-/// of a further core: what is left over shall be whole cores.
+/// CPUs of the list (ascending): whole cores as far as they fit, then CPUs that are alone on their cores,
+/// then threads of a further core. What is left over shall be whole cores.
 #[must_use]
-pub fn by_cores(machine: &Machine, cpus: &CpuSet, count: usize) -> CpuSet {
-    let mut taken = CpuSet::new();
-    let mut rest = count;
-    let mut split = cpus.clone();
+pub fn by_cores(places: &Places, cpus: &[u32], count: usize) -> Vec<u32> {
+    let cores = places.whole_cores(cpus.iter().copied());
+    // By core: whether it is taken, once that is decided.
+    let mut decided: Vec<Option<bool>> = vec![None; places.cores()];
     let mut opened = None;
-    for core in cores_within(machine, cpus) {
-        split.subtract(core);
-        if core.len() <= rest {
-            taken.extend_from(core);
-            rest -= core.len();
+    let mut rest = count;
+    let mut taken = Vec::with_capacity(count);
+    for cpu in cpus {
+        let Some((core, size)) = cores.core_of(*cpu) else { continue };
+        let Some(decided) = decided.get_mut(core) else { continue };
+        let is_taken = *decided.get_or_insert_with(|| {
+            let fits = size <= rest;
+            rest -= if fits { size } else { 0 };
+            fits
+        });
+        if is_taken {
+            taken.push(*cpu);
         } else {
-            opened = opened.or(Some(core));
+            opened.get_or_insert(core);
         }
     }
-    taken.extend(split.iter().chain(opened.into_iter().flatten()).take(rest));
+    let split = cpus.iter().filter(|cpu| cores.core_of(**cpu).is_none());
+    let further =
+        cpus.iter().filter(|cpu| opened.is_some() && cores.core_of(**cpu).map(|(core, _)| core) == opened);
+    taken.extend(split.chain(further).take(rest));
     taken
 }
 
 /// Positions from the greatest key to the least; equal ones in their order.
 pub(crate) fn descending(count: usize, key: &dyn Fn(usize) -> (usize, bool, usize)) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..count).collect();
-    positions.sort_by_key(|at| std::cmp::Reverse(key(*at)));
+    positions.sort_by_key(|at| Reverse(key(*at)));
     positions
 }
 
 /// Free CPUs that are taken from together: a domain's, or those of a NUMA node or a cluster in it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Part {
-    cpus: CpuSet,
+    /// Position of the domain, node or cluster.
+    position: usize,
     free: usize,
     whole: usize,
     nodes: CpuSet,
     is_held: bool,
 }
 
-/// The free CPUs of domains, within a scope.
-fn domains(
-    layout: &Layout,
-    free: &Free,
-    positions: impl Iterator<Item = usize>,
-    scope: Option<&CpuSet>,
-    held: &Held,
-) -> Vec<Part> {
-    let part = |domain: &crate::layout::Domain| {
-        let mut cpus = domain.cpus.intersection(&free.cpus);
-        if let Some(scope) = scope {
-            cpus = cpus.intersection(scope);
-        }
-        let (free, whole) = (cpus.len(), free.whole.intersection_len(&cpus));
-        Part { cpus, free, whole, nodes: domain.nodes.clone(), is_held: !domain.cpus.is_disjoint(&held.cpus) }
-    };
-    positions.filter_map(|position| layout.domains.get(position)).map(part).collect()
+fn frees(parts: &[Part]) -> Vec<usize> {
+    parts.iter().map(|part| part.free).collect()
 }
 
-/// The domains of one NUMA node, else of one socket, in which the request takes no more of them than
-/// anywhere: of several the one that is left with the least in the domains it would take.
-fn narrow(layout: &Layout, free: &Free, count: usize, least: usize, held: &Held) -> Option<Vec<Part>> {
-    for scopes in &layout.scopes {
-        let mut best: Option<(usize, Vec<Part>)> = None;
-        for scope in scopes {
-            if scope.cpus.intersection_len(&free.cpus) < count {
-                continue;
-            }
-            let parts = domains(layout, free, scope.domains.iter().copied(), Some(&scope.cpus), held);
-            let counts: Vec<usize> = parts.iter().map(|part| part.free).collect();
-            if fewest(&counts, count) != Some(least) {
-                continue;
-            }
-            let chosen = cover(&parts, count, layout.threads, &held.nodes);
-            let left = chosen.iter().map(|(part, amount)| part.free - amount).sum();
-            if best.as_ref().is_none_or(|(least_left, _)| left < *least_left) {
-                best = Some((left, parts));
-            }
-        }
-        if let Some((_, parts)) = best {
-            return Some(parts);
+/// Parts in the making, by position; in the order in which they were first asked for.
+struct Parts {
+    parts: Vec<Part>,
+    known: Vec<Option<usize>>,
+}
+
+impl Parts {
+    fn new(positions: usize) -> Self {
+        Self { parts: Vec::new(), known: vec![None; positions] }
+    }
+
+    /// The part at this position, and its place in the list.
+    fn at(&mut self, position: usize) -> Option<(usize, &mut Part)> {
+        let place = *self.known.get_mut(position)?.get_or_insert_with(|| {
+            self.parts.push(Part { position, ..Part::default() });
+            self.parts.len() - 1
+        });
+        Some((place, self.parts.get_mut(place)?))
+    }
+}
+
+/// Where a claim is kept.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    Group,
+    Node(usize),
+    Socket(usize),
+}
+
+impl Scope {
+    fn holds(self, cell: &Cell) -> bool {
+        match self {
+            Self::Group => true,
+            Self::Node(node) => cell.node == node,
+            Self::Socket(socket) => cell.socket == socket,
         }
     }
-    None
+}
+
+/// What a domain is divided into, from the outside to the inside.
+#[derive(Debug, Clone, Copy)]
+enum Level {
+    NumaNodes,
+    Clusters,
+    Cores,
+}
+
+/// One choice in the making.
+struct Chooser<'a> {
+    places: &'a Places,
+    layout: &'a Layout,
+    free: &'a Free,
+    held: &'a Held,
+    /// By cell: how many CPUs are free, and how many of them on whole cores.
+    counts: Vec<(usize, usize)>,
+    /// By domain: what earlier requests hold.
+    held_in: Vec<usize>,
+}
+
+impl<'a> Chooser<'a> {
+    fn new(places: &'a Places, layout: &'a Layout, free: &'a Free, held: &'a Held) -> Self {
+        let mut counts = vec![(0, 0); layout.cells.len()];
+        for cpu in &free.cpus {
+            if let Some((free_count, whole)) = layout.cell_of(cpu).and_then(|cell| counts.get_mut(cell)) {
+                *free_count += 1;
+                *whole += usize::from(free.whole.contains(cpu));
+            }
+        }
+        Self { places, layout, free, held, counts, held_in: rooms(layout, &held.cpus) }
+    }
+
+    /// The domains, as far as they lie in the scope.
+    fn parts(&self, scope: Scope) -> Vec<Part> {
+        let mut parts = Parts::new(self.layout.domains.len());
+        for (cell, (free, whole)) in self.layout.cells.iter().zip(&self.counts) {
+            if *free == 0 || !scope.holds(cell) {
+                continue;
+            }
+            let Some((_, part)) = parts.at(cell.domain) else { continue };
+            part.free += free;
+            part.whole += whole;
+            part.nodes.extend(u32::try_from(cell.node));
+            part.is_held = self.held_in.get(cell.domain).is_some_and(|held| *held > 0);
+        }
+        parts.parts
+    }
+
+    /// The NUMA node, else the socket, in which the request takes no more domains than anywhere: of several
+    /// the one where the domains that it would take have the least left over.
+    fn narrow(&self, count: usize, least: usize) -> Option<(Scope, Vec<Part>)> {
+        let nodes = (0..self.places.nodes).map(Scope::Node);
+        let sockets = (0..self.places.sockets).map(Scope::Socket);
+        self.tightest(count, least, nodes).or_else(|| self.tightest(count, least, sockets))
+    }
+
+    fn tightest(
+        &self,
+        count: usize,
+        least: usize,
+        scopes: impl Iterator<Item = Scope>,
+    ) -> Option<(Scope, Vec<Part>)> {
+        let tightness = |scope: Scope| {
+            let parts = self.parts(scope);
+            if fewest(&frees(&parts), count) != Some(least) {
+                return None;
+            }
+            let chosen = cover(&parts, count, self.layout.threads, &self.held.nodes);
+            let left: usize = chosen.iter().map(|(part, amount)| part.free - amount).sum();
+            Some((left, (scope, parts)))
+        };
+        scopes.filter_map(tightness).min_by_key(|(left, _)| *left).map(|(_, found)| found)
+    }
+
+    /// The free CPUs of each chosen domain, ascending.
+    fn cpus(&self, scope: Scope, chosen: &[(&Part, usize)]) -> Vec<Vec<u32>> {
+        let mut place_of: Vec<Option<usize>> = vec![None; self.layout.domains.len()];
+        for (place, (part, _)) in chosen.iter().enumerate() {
+            if let Some(of) = place_of.get_mut(part.position) {
+                *of = Some(place);
+            }
+        }
+        let mut cpus: Vec<Vec<u32>> = chosen.iter().map(|(part, _)| Vec::with_capacity(part.free)).collect();
+        for cpu in &self.free.cpus {
+            let cell = self.layout.cell_of(cpu).and_then(|cell| self.layout.cells.get(cell));
+            let place = cell.filter(|cell| scope.holds(cell)).and_then(|cell| *place_of.get(cell.domain)?);
+            if let Some(cpus) = place.and_then(|place| cpus.get_mut(place)) {
+                cpus.push(cpu);
+            }
+        }
+        cpus
+    }
+
+    /// Takes CPUs of one domain by the rule that chose the domain. `nodes` are those that the claim is on.
+    fn inside(&self, cpus: Vec<u32>, amount: usize, level: Level, nodes: &CpuSet) -> Vec<u32> {
+        if cpus.len() == amount {
+            return cpus;
+        }
+        let (position, positions, next): (fn(Place) -> usize, _, _) = match level {
+            Level::NumaNodes => (|place| place.node, self.places.nodes, Level::Clusters),
+            // The last position is that of CPUs without cluster.
+            Level::Clusters if self.places.has_clusters => {
+                (|place| place.cluster, self.places.clusters + 1, Level::Cores)
+            }
+            Level::Clusters | Level::Cores => return by_cores(self.places, &cpus, amount),
+        };
+        let mut parts = Parts::new(positions);
+        let mut lists: Vec<Vec<u32>> = Vec::new();
+        for cpu in &cpus {
+            let Some(place) = self.places.of_cpu(*cpu) else { continue };
+            let Some((at, part)) = parts.at(position(place)) else { continue };
+            part.free += 1;
+            part.whole += usize::from(self.free.whole.contains(*cpu));
+            part.is_held |= self.held.cpus.contains(*cpu);
+            add_node(&mut part.nodes, Some(place));
+            match lists.get_mut(at) {
+                Some(list) => list.push(*cpu),
+                None => lists.push(vec![*cpu]),
+            }
+        }
+        if lists.len() < 2 {
+            return self.inside(cpus, amount, next, nodes);
+        }
+        let mut taken = Vec::with_capacity(amount);
+        for (part, amount) in cover(&parts.parts, amount, self.layout.threads, nodes) {
+            let list = parts.known.get(part.position).copied().flatten().and_then(|at| lists.get_mut(at));
+            taken.extend(self.inside(list.map(std::mem::take).unwrap_or_default(), amount, next, nodes));
+        }
+        taken
+    }
 }
 
 /// Takes `count` CPUs from as few parts as possible: which ones, and how many of each.
 fn cover<'a>(parts: &'a [Part], count: usize, threads: usize, nodes: &CpuSet) -> Vec<(&'a Part, usize)> {
-    let frees: Vec<usize> = parts.iter().map(|part| part.free).collect();
-    let Some(least) = fewest(&frees, count) else { return Vec::new() };
+    let Some(least) = fewest(&frees(parts), count) else { return Vec::new() };
     let odd = count % threads;
     if least <= 1 {
         // The tightest; but rather one where the claim splits no core that is whole.
@@ -206,9 +358,8 @@ fn cover<'a>(parts: &'a [Part], count: usize, threads: usize, nodes: &CpuSet) ->
     // All but the last are taken whole, the largest first: only so are they the fewest.
     for _ in 1..least {
         let most = order.first().map_or(0, |part| usable(part));
-        let largest = order.iter().take_while(|part| usable(part) == most);
-        let position = largest.map(|part| &part.nodes).position(|of| !of.is_disjoint(&nodes));
-        let part = order.remove(position.unwrap_or(0));
+        let mut largest = order.iter().take_while(|part| usable(part) == most);
+        let part = order.remove(largest.position(|part| !part.nodes.is_disjoint(&nodes)).unwrap_or(0));
         nodes.extend_from(&part.nodes);
         taken.push((part, most));
         rest -= most;
@@ -219,79 +370,6 @@ fn cover<'a>(parts: &'a [Part], count: usize, threads: usize, nodes: &CpuSet) ->
     taken
 }
 
-/// What a domain is divided into, from the outside to the inside.
-#[derive(Debug, Clone, Copy)]
-enum Level {
-    NumaNodes,
-    Clusters,
-    Cores,
-}
-
-/// Takes CPUs of one domain by the rule that chose the domain.
-fn inside(
-    machine: &Machine,
-    layout: &Layout,
-    part: &Part,
-    amount: usize,
-    level: Level,
-    held: &Held,
-) -> CpuSet {
-    if part.free == amount {
-        return part.cpus.clone();
-    }
-    let (parts, next) = match level {
-        Level::NumaNodes => (divide(machine, part, held, node), Level::Clusters),
-        Level::Clusters => {
-            let parts = divide(machine, part, held, cluster);
-            // A cluster that is a core divides nothing.
-            let is_coarse = part.cpus.iter().filter_map(|cpu| machine.cpu(cpu)).any(|cpu| {
-                let cluster = cpu.cluster.and_then(|at| machine.clusters.get(at)).map_or(0, CpuSet::len);
-                cluster > machine.cores.get(cpu.core).map_or(0, CpuSet::len)
-            });
-            (if is_coarse { parts } else { Vec::new() }, Level::Cores)
-        }
-        Level::Cores => return by_cores(machine, &part.cpus, amount),
-    };
-    if parts.len() < 2 {
-        return inside(machine, layout, part, amount, next, held);
-    }
-    let mut taken = CpuSet::new();
-    for (part, amount) in cover(&parts, amount, layout.threads, &held.nodes) {
-        taken.extend_from(&inside(machine, layout, part, amount, next, held));
-    }
-    taken
-}
-
-/// The part by what its CPUs have in common, in the order of their lowest CPUs.
-fn divide(machine: &Machine, part: &Part, held: &Held, common: fn(&Cpu) -> u32) -> Vec<Part> {
-    let mut divided: Vec<(u32, CpuSet)> = Vec::new();
-    for cpu in part.cpus.iter().filter_map(|cpu| machine.cpu(cpu)) {
-        let key = common(cpu);
-        match divided.iter_mut().rev().find(|(known, _)| *known == key) {
-            Some((_, cpus)) => drop(cpus.insert(cpu.id)),
-            None => divided.push((key, CpuSet::from([cpu.id]))),
-        }
-    }
-    let part = |(_, cpus): (u32, CpuSet)| Part {
-        free: cpus.len(),
-        whole: cores_within(machine, &cpus).map(CpuSet::len).sum(),
-        nodes: cpus.first().and_then(|cpu| machine.cpu(cpu)).map(node).into_iter().collect(),
-        is_held: !held.cpus.is_disjoint(&cpus),
-        cpus,
-    };
-    divided.into_iter().map(part).collect()
-}
-
-fn node(cpu: &Cpu) -> u32 {
-    u32::try_from(cpu.numa_node).unwrap_or(u32::MAX)
-}
-
-fn cluster(cpu: &Cpu) -> u32 {
-    cpu.cluster.and_then(|cluster| u32::try_from(cluster).ok()).unwrap_or(u32::MAX)
-}
-
-/// The cores that lie in the set with all their threads, by lowest CPU.
-fn cores_within<'a>(machine: &'a Machine, cpus: &'a CpuSet) -> impl Iterator<Item = &'a CpuSet> {
-    let lowest = cpus.iter().filter_map(|cpu| Some((cpu, machine.core_of(cpu)?)));
-    lowest.filter(|(cpu, core)| core.first() == Some(*cpu) && core.is_subset(cpus)).map(|(_, core)| core)
+fn add_node(nodes: &mut CpuSet, place: Option<Place>) {
+    nodes.extend(place.and_then(|place| u32::try_from(place.node).ok()));
 }

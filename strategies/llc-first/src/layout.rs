@@ -1,40 +1,177 @@
+//! Where CPUs lie, worked out once: by CPU id for the machine, and as domains for each group.
+
 use dracpu_strategy_sdk::{Cpu, CpuSet, Group, Machine};
 
-/// What the algorithm needs to know of one group, worked out once: its domains and where they lie.
+/// Where the CPUs of the machine lie, by id.
+#[derive(Debug, Default)]
+pub struct Places {
+    by_id: Vec<Option<Place>>,
+    core_sizes: Vec<usize>,
+    /// Whether some cluster is more than a core.
+    pub(crate) has_clusters: bool,
+    pub(crate) nodes: usize,
+    pub(crate) sockets: usize,
+    pub(crate) clusters: usize,
+}
+
+/// Positions in the lists of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) core: usize,
+    pub(crate) node: usize,
+    pub(crate) socket: usize,
+    /// The number of clusters where the CPU has none.
+    pub(crate) cluster: usize,
+}
+
+impl Places {
+    /// Of this machine.
+    #[must_use]
+    pub fn of(machine: &Machine) -> Self {
+        let clusters = machine.clusters.len();
+        let place = |cpu: &Cpu| Place {
+            core: cpu.core,
+            node: cpu.numa_node,
+            socket: cpu.socket,
+            cluster: cpu.cluster.unwrap_or(clusters),
+        };
+        let mut by_id = Vec::new();
+        let mut has_clusters = false;
+        for cpu in &machine.cpus {
+            *slot(&mut by_id, cpu.id, None) = Some(place(cpu));
+            // Only the first thread looks, and clusters are no smaller than cores.
+            let size = |sets: &[CpuSet], at: usize| sets.get(at).map_or(0, CpuSet::len);
+            has_clusters |= cpu.thread == 0
+                && cpu.cluster.is_some_and(|at| size(&machine.clusters, at) > size(&machine.cores, cpu.core));
+        }
+        Self {
+            by_id,
+            core_sizes: machine.cores.iter().map(CpuSet::len).collect(),
+            has_clusters,
+            nodes: machine.numa_nodes.len(),
+            sockets: machine.sockets.len(),
+            clusters,
+        }
+    }
+
+    pub(crate) fn of_cpu(&self, cpu: u32) -> Option<Place> {
+        self.by_id.get(usize::try_from(cpu).ok()?).copied().flatten()
+    }
+
+    /// Finds the cores that lie in the list with all their threads.
+    pub(crate) fn whole_cores(&self, cpus: impl Iterator<Item = u32>) -> WholeCores<'_> {
+        let mut missing = self.core_sizes.clone();
+        for place in cpus.filter_map(|cpu| self.of_cpu(cpu)) {
+            if let Some(missing) = missing.get_mut(place.core) {
+                *missing = missing.saturating_sub(1);
+            }
+        }
+        WholeCores { places: self, missing }
+    }
+
+    pub(crate) fn cores(&self) -> usize {
+        self.core_sizes.len()
+    }
+}
+
+/// See [`Places::whole_cores`].
+pub(crate) struct WholeCores<'a> {
+    places: &'a Places,
+    /// By core: threads that the list lacks.
+    missing: Vec<usize>,
+}
+
+impl WholeCores<'_> {
+    /// Position and size of the CPU's core, when it is whole.
+    pub(crate) fn core_of(&self, cpu: u32) -> Option<(usize, usize)> {
+        let core = self.places.of_cpu(cpu)?.core;
+        let is_whole = self.missing.get(core) == Some(&0);
+        is_whole.then(|| Some((core, *self.places.core_sizes.get(core)?))).flatten()
+    }
+}
+
+/// What the algorithm needs to know of one group.
 #[derive(Debug)]
 pub struct Layout {
     /// CPUs that may be given out: those of the group that are not isolated.
     pub usable: CpuSet,
     /// The sets of CPUs of which a claim shall touch as few as possible, by lowest CPU.
     pub domains: Vec<Domain>,
-    /// NUMA nodes with CPUs of the group, then sockets: where to keep a claim that needs several domains.
-    pub scopes: [Vec<Scope>; 2],
     /// Threads of the widest core.
     pub threads: usize,
+    /// The domains' parts in NUMA nodes and sockets, by lowest CPU.
+    pub(crate) cells: Vec<Cell>,
+    /// By CPU id: position of its cell.
+    cell_of: Vec<Option<usize>>,
 }
 
 /// A last-level cache, or what stands for one where the kernel shows none.
 #[derive(Debug)]
 pub struct Domain {
-    /// Its usable CPUs.
-    pub cpus: CpuSet,
-    /// Positions of the NUMA nodes of those CPUs.
-    pub nodes: CpuSet,
+    /// Its usable CPUs, and the cores that those are on.
+    pub cpus: usize,
+    /// See [`Self::cpus`].
+    pub cores: usize,
     /// Position in [`Machine::caches`].
     pub cache: Option<usize>,
 }
 
-/// A NUMA node or a socket.
-#[derive(Debug)]
-pub struct Scope {
-    /// Its CPUs.
-    pub cpus: CpuSet,
-    /// Positions of the domains that have usable CPUs in it.
-    pub domains: Vec<usize>,
+/// What a domain, a NUMA node and a socket have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) domain: usize,
+    pub(crate) node: usize,
+    pub(crate) socket: usize,
+}
+
+impl Layout {
+    /// The layout of a group.
+    #[must_use]
+    pub fn of(machine: &Machine, places: &Places, group: &Group) -> Self {
+        let usable = group.cpus.difference(&machine.isolated);
+        let size = |cpu| Some(machine.cores.get(places.of_cpu(cpu)?.core)?.len());
+        let threads = group.cpus.iter().filter_map(size).max().unwrap_or(1);
+        // A cache of its own for each core (as on POWER) tells nothing apart: look one level up.
+        let mut level = 0;
+        let (domains, domain_of) = loop {
+            let units = Units::of(machine, &group.cpus, level);
+            if !units.are_cores || level == Units::LAST_LEVEL {
+                break units.domains(machine, &usable);
+            }
+            level += 1;
+        };
+        let mut cells: Vec<Cell> = Vec::new();
+        let mut of_domain: Vec<Vec<usize>> = vec![Vec::new(); domains.len()];
+        let mut cell_of = Vec::new();
+        for (cpu, domain) in domain_of {
+            let (Some(place), Some(known)) = (places.of_cpu(cpu), of_domain.get_mut(domain)) else {
+                continue;
+            };
+            let cell = Cell { domain, node: place.node, socket: place.socket };
+            let position =
+                known.iter().copied().find(|at| cells.get(*at) == Some(&cell)).unwrap_or_else(|| {
+                    cells.push(cell);
+                    known.push(cells.len() - 1);
+                    cells.len() - 1
+                });
+            *slot(&mut cell_of, cpu, None) = Some(position);
+        }
+        Self { usable, domains, threads, cells, cell_of }
+    }
+
+    /// Position of the CPU's cell; none for a CPU that is not usable.
+    pub(crate) fn cell_of(&self, cpu: u32) -> Option<usize> {
+        self.cell_of.get(usize::try_from(cpu).ok()?).copied().flatten()
+    }
+
+    /// Position of the CPU's domain.
+    pub(crate) fn domain_of(&self, cpu: u32) -> Option<usize> {
+        self.cells.get(self.cell_of(cpu)?).map(|cell| cell.domain)
+    }
 }
 
 /// What can be a domain, from the best to the last resort.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Unit {
     Cache(usize),
     Cluster(usize),
@@ -42,88 +179,100 @@ enum Unit {
     Node(usize),
 }
 
-impl Unit {
+/// The units that the CPUs of a group are in.
+struct Units {
+    /// By lowest CPU.
+    units: Vec<Unit>,
+    /// CPUs, ascending, with the position of their unit.
+    unit_of: Vec<(u32, usize)>,
+    /// Whether each unit is a single core.
+    are_cores: bool,
+}
+
+impl Units {
     const LAST_LEVEL: u8 = 3;
-}
 
-impl Layout {
-    /// The layout of a group.
-    #[must_use]
-    pub fn of(machine: &Machine, group: &Group) -> Self {
-        let usable = group.cpus.difference(&machine.isolated);
-        let threads = group.cpus.iter().filter_map(|cpu| machine.core_of(cpu)).map(CpuSet::len);
-        let threads = threads.max().unwrap_or(1);
-        // A cache of its own for each core (as on POWER) tells nothing apart: look one level up.
-        let mut level = 0;
-        let domains = loop {
-            let (domains, are_cores) = domains(machine, &group.cpus, &usable, level);
-            if !are_cores || level == Unit::LAST_LEVEL {
-                break domains;
-            }
-            level += 1;
-        };
-        let scope = |cpus: &CpuSet| Scope {
-            cpus: cpus.clone(),
-            domains: domains
-                .iter()
-                .enumerate()
-                .filter(|(_, domain)| !domain.cpus.is_disjoint(cpus))
-                .map(|(position, _)| position)
-                .collect(),
-        };
-        let nodes = machine.numa_nodes.iter().map(|node| scope(&node.cpus));
-        let sockets = machine.sockets.iter().map(|socket| scope(&socket.cpus));
-        let scopes = [
-            nodes.filter(|scope| !scope.domains.is_empty()).collect(),
-            sockets.filter(|scope| !scope.domains.is_empty()).collect(),
-        ];
-        Self { usable, domains, scopes, threads }
-    }
-}
-
-/// The domains of usable CPUs, of units from `level` on, and whether each of those units is a single core.
-fn domains(machine: &Machine, group: &CpuSet, usable: &CpuSet, level: u8) -> (Vec<Domain>, bool) {
-    let mut units: Vec<Unit> = Vec::new();
-    let mut domains: Vec<Domain> = Vec::new();
-    let mut single_cores = true;
-    for cpu in group.iter().filter_map(|id| machine.cpu(id)) {
-        let unit = unit(machine, cpu, level);
-        let position = units.iter().rposition(|known| *known == unit).unwrap_or_else(|| {
-            units.push(unit);
-            let cache = if let Unit::Cache(cache) = unit { Some(cache) } else { None };
-            domains.push(Domain { cpus: CpuSet::new(), nodes: CpuSet::new(), cache });
-            let core = machine.cores.get(cpu.core);
-            single_cores &= core.is_none_or(|core| unit_cpus(machine, unit).is_subset(core));
-            units.len() - 1
-        });
-        if let Some(domain) = domains.get_mut(position)
-            && usable.contains(cpu.id)
-        {
-            domain.cpus.insert(cpu.id);
-            domain.nodes.insert(u32::try_from(cpu.numa_node).unwrap_or(u32::MAX));
+    /// Caches from level 0 on, clusters to 1, dies to 2, then nodes.
+    fn of(machine: &Machine, cpus: &CpuSet, level: u8) -> Self {
+        // One number for all units of the machine, whatever they are.
+        let clusters_at = machine.caches.len();
+        let dies_at = clusters_at + machine.clusters.len();
+        let nodes_at = dies_at + machine.dies.len();
+        let mut known: Vec<Option<usize>> = vec![None; nodes_at + machine.numa_nodes.len()];
+        let mut new = Self { units: Vec::new(), unit_of: Vec::new(), are_cores: true };
+        for cpu in machine.cpus.iter().filter(|cpu| cpus.contains(cpu.id)) {
+            let unit = unit(machine, cpu, level);
+            let number = match unit {
+                Unit::Cache(at) => at,
+                Unit::Cluster(at) => clusters_at + at,
+                Unit::Die(at) => dies_at + at,
+                Unit::Node(at) => nodes_at + at,
+            };
+            let Some(known) = known.get_mut(number) else { continue };
+            let position = *known.get_or_insert_with(|| {
+                let core = machine.cores.get(cpu.core);
+                new.are_cores &= core.is_none_or(|core| size(machine, unit) <= core.len());
+                new.units.push(unit);
+                new.units.len() - 1
+            });
+            new.unit_of.push((cpu.id, position));
         }
+        new
     }
-    domains.retain(|domain| !domain.cpus.is_empty());
-    (domains, single_cores)
+
+    /// The units with usable CPUs as domains, and the position of each usable CPU's domain.
+    fn domains(self, machine: &Machine, usable: &CpuSet) -> (Vec<Domain>, Vec<(u32, usize)>) {
+        let mut domains: Vec<Domain> = Vec::new();
+        let mut of_unit: Vec<Option<usize>> = vec![None; self.units.len()];
+        let mut seen = vec![false; machine.cores.len()];
+        let mut domain_of = Vec::new();
+        for (cpu, unit) in self.unit_of.into_iter().filter(|(cpu, _)| usable.contains(*cpu)) {
+            let Some(known) = of_unit.get_mut(unit) else { continue };
+            let position = *known.get_or_insert_with(|| {
+                let cache = match self.units.get(unit) {
+                    Some(Unit::Cache(cache)) => Some(*cache),
+                    _ => None,
+                };
+                domains.push(Domain { cpus: 0, cores: 0, cache });
+                domains.len() - 1
+            });
+            domain_of.push((cpu, position));
+            let core = machine.cpu(cpu).and_then(|cpu| seen.get_mut(cpu.core));
+            if let Some(domain) = domains.get_mut(position) {
+                domain.cpus += 1;
+                domain.cores += usize::from(core.is_some_and(|seen| !std::mem::replace(seen, true)));
+            }
+        }
+        (domains, domain_of)
+    }
 }
 
 fn unit(machine: &Machine, cpu: &Cpu, level: u8) -> Unit {
     let cache = cpu.llc.filter(|_| level == 0).map(Unit::Cache);
     let cluster = || cpu.cluster.filter(|_| level <= 1).map(Unit::Cluster);
-    let die = || {
-        let (die, socket) = (machine.dies.get(cpu.die)?, machine.sockets.get(cpu.socket)?);
-        (level <= 2 && die.len() < socket.cpus.len()).then_some(Unit::Die(cpu.die))
+    let is_part = || {
+        let (die, socket) = (machine.dies.get(cpu.die), machine.sockets.get(cpu.socket));
+        level <= 2 && die.map(CpuSet::len) < socket.map(|socket| socket.cpus.len())
     };
+    let die = || is_part().then_some(Unit::Die(cpu.die));
     cache.or_else(cluster).or_else(die).unwrap_or(Unit::Node(cpu.numa_node))
 }
 
-fn unit_cpus(machine: &Machine, unit: Unit) -> &CpuSet {
-    static NONE: CpuSet = CpuSet::new();
+fn size(machine: &Machine, unit: Unit) -> usize {
     let cpus = match unit {
         Unit::Cache(position) => machine.caches.get(position).map(|cache| &cache.cpus),
         Unit::Cluster(position) => machine.clusters.get(position),
         Unit::Die(position) => machine.dies.get(position),
         Unit::Node(position) => machine.numa_nodes.get(position).map(|node| &node.cpus),
     };
-    cpus.unwrap_or(&NONE)
+    cpus.map_or(0, CpuSet::len)
+}
+
+/// The entry of a CPU in a list by CPU id, which grows as needed.
+fn slot<T: Clone>(list: &mut Vec<T>, cpu: u32, empty: T) -> &mut T {
+    let at = usize::try_from(cpu).expect("CPU ids end at 8191");
+    if list.len() <= at {
+        list.resize(at + 1, empty);
+    }
+    list.get_mut(at).expect("the list is longer than that")
 }

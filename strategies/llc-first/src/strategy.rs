@@ -1,15 +1,19 @@
 use crate::algorithm::{Choice, Free, Held, by_cores, choose, descending, fewest, rooms};
-use crate::layout::Layout;
+use crate::layout::{Layout, Places};
 use crate::options::{Align, Isolate, Kind, Options};
 use dracpu_strategy_sdk::{
     Attribute, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request,
     State, Strategy, cpu_count, deny,
 };
 
+/// So many parts of a choice a sentence tells.
+const MOST_AMOUNTS: usize = 8;
+
 /// The strategy: as few last-level caches as possible.
 #[derive(Debug)]
 pub struct LlcFirst {
     machine: Machine,
+    places: Places,
     /// One per group.
     layouts: Vec<Layout>,
     /// Whether the node itself offers whole cores only, so that idle siblings may be charged.
@@ -33,9 +37,12 @@ impl Strategy for LlcFirst {
 
     fn open(machine: Machine, options: Options) -> Result<(Self, Vec<Offer>), Denial> {
         let isolates_cores = options.isolate == Isolate::Core;
-        let layouts: Vec<Layout> = machine.groups.iter().map(|group| Layout::of(&machine, group)).collect();
-        let offers = layouts.iter().map(|layout| offer(&machine, layout, isolates_cores)).collect();
-        Ok((Self { machine, layouts, isolates_cores }, offers))
+        let places = Places::of(&machine);
+        let layout = |group| Layout::of(&machine, &places, group);
+        let layouts: Vec<Layout> = machine.groups.iter().map(layout).collect();
+        let offer = |layout| offer(&machine, &places, layout, isolates_cores);
+        let offers = layouts.iter().map(offer).collect();
+        Ok((Self { machine, places, layouts, isolates_cores }, offers))
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
@@ -49,7 +56,7 @@ impl Strategy for LlcFirst {
             let (grant, why) = self.serve(request, &free, &held).map_err(|denial| denial.of_request(at))?;
             free.subtract(&grant.cpus);
             free.subtract(&grant.blocked);
-            held.add(&self.machine, &grant.cpus);
+            held.add(&self.places, &grant.cpus);
             *answer = (grant, why);
         }
         let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
@@ -57,9 +64,9 @@ impl Strategy for LlcFirst {
     }
 }
 
-fn offer(machine: &Machine, layout: &Layout, isolates_cores: bool) -> Offer {
+fn offer(machine: &Machine, places: &Places, layout: &Layout, isolates_cores: bool) -> Offer {
     let (capacity, step) = if isolates_cores {
-        let whole = Free::of(machine, layout.usable.clone()).whole.len();
+        let whole = Free::of(places, layout.usable.clone()).whole.len();
         (whole / layout.threads * layout.threads, layout.threads)
     } else {
         (layout.usable.len(), 1)
@@ -71,9 +78,8 @@ fn offer(machine: &Machine, layout: &Layout, isolates_cores: bool) -> Offer {
 /// attribute.
 fn attributes(machine: &Machine, layout: &Layout) -> Vec<(String, Attribute)> {
     let caches = || layout.domains.iter().map(|domain| machine.caches.get(domain.cache?));
-    let sizes = || layout.domains.iter().map(|domain| domain.cpus.len());
-    let cores_of = |cpus: &CpuSet| machine.cores.iter().filter(|core| !core.is_disjoint(cpus)).count();
-    let cores = layout.domains.iter().map(|domain| cores_of(&domain.cpus));
+    let sizes = || layout.domains.iter().map(|domain| domain.cpus);
+    let cores = layout.domains.iter().map(|domain| domain.cores);
     let level = caches().map(|cache| cache.map_or(0, |cache| cache.level)).min();
     let bytes = caches().map(|cache| cache.map_or(0, |cache| cache.size_bytes)).min();
     let facts = [
@@ -144,7 +150,7 @@ impl LlcFirst {
                 refusal = refusal.or_else(|| Some(unaligned(group, layout, &free.cpus, asked, possible)));
                 continue;
             }
-            let Some(choice) = choose(&self.machine, layout, &free, wanted, held) else { continue };
+            let Some(choice) = choose(&self.places, layout, &free, wanted, held) else { continue };
             let grant =
                 if isolate { self.whole_cores(&choice.cpus, asked) } else { choice.cpus.clone().into() };
             if isolate && !self.isolates_cores && !grant.blocked.is_empty() {
@@ -184,7 +190,7 @@ impl LlcFirst {
 
     /// What may be taken of these CPUs: with isolation only whole cores.
     fn eligible(&self, cpus: CpuSet, isolate: bool) -> Free {
-        let free = Free::of(&self.machine, cpus);
+        let free = Free::of(&self.places, cpus);
         if isolate { Free { cpus: free.whole.clone(), whole: free.whole } } else { free }
     }
 
@@ -195,7 +201,8 @@ impl LlcFirst {
             cpus.iter().filter_map(|cpu| self.machine.core_of(cpu)).for_each(|core| cores.extend_from(core));
             cores
         };
-        let granted = by_cores(&self.machine, &cores(cpus), count);
+        let cpus: Vec<u32> = cores(cpus).iter().collect();
+        let granted: CpuSet = by_cores(&self.places, &cpus, count).into_iter().collect();
         Grant { blocked: cores(&granted).difference(&granted), ..granted.into() }
     }
 
@@ -207,12 +214,16 @@ impl LlcFirst {
 
     fn why(&self, name: &str, choice: &Choice, grant: &Grant, possible: Option<usize>) -> String {
         let caches = choice.amounts.len();
-        let amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
+        let mut amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
+        if amounts.len() > MOST_AMOUNTS {
+            amounts.truncate(MOST_AMOUNTS);
+            amounts.push("…".to_owned());
+        }
         let mut used = Held::default();
-        used.add(&self.machine, &grant.cpus);
+        used.add(&self.places, &grant.cpus);
         let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(size(node)));
         let nodes: Vec<String> = nodes.map(|node| node.id.to_string()).collect();
-        let whole = Free::of(&self.machine, grant.cpus.clone()).whole.len();
+        let whole = Free::of(&self.places, grant.cpus.clone()).whole.len();
         let possible = possible.map_or_else(String::new, |possible| format!(", {possible} when idle"));
         format!(
             "{name}: {caches} cache{} ({}), NUMA node {}, {whole} of {} on whole cores; the fewest possible now{possible}",

@@ -153,6 +153,7 @@ macro_rules! guest {
     ($name:literal, $misbehave:expr, $in_describe:expr) => {
         use $crate::types::{Decision, Denial, Description, Offer, Request, State, Topology};
 
+        #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "natively it is only compiled"))]
         struct Component;
 
         impl $crate::Guest for Component {
@@ -175,6 +176,8 @@ macro_rules! guest {
             }
         }
 
+        // The names of a component's exports are none that a native linker takes.
+        #[cfg(target_arch = "wasm32")]
         mod exports {
             #![allow(unsafe_code, reason = "generated: the canonical ABI passes pointers")]
             use super::Component;

@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// The daemon's binary: `$DRACPU_BIN`, else beside this executable or in the directory above it, where
 /// cargo puts it.
@@ -57,6 +58,7 @@ pub struct Daemon {
     http: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
     written: watch::Receiver<usize>,
+    readers: JoinSet<()>,
 }
 
 impl Daemon {
@@ -85,9 +87,10 @@ impl Daemon {
         let log = Arc::new(Mutex::new(log));
         let out: Box<dyn tokio::io::AsyncRead + Send + Unpin> = Box::new(child.stdout.take().unwrap());
         let err: Box<dyn tokio::io::AsyncRead + Send + Unpin> = Box::new(child.stderr.take().unwrap());
+        let mut readers = JoinSet::new();
         for stream in [out, err] {
             let (lines, counting, log) = (Arc::clone(&lines), Arc::clone(&counting), Arc::clone(&log));
-            tokio::spawn(async move {
+            readers.spawn(async move {
                 let mut text = BufReader::new(stream).lines();
                 while let Ok(Some(line)) = text.next_line().await {
                     let _disk_full =
@@ -97,7 +100,7 @@ impl Daemon {
                 }
             });
         }
-        Ok(Self { child, http, lines, written })
+        Ok(Self { child, http, lines, written, readers })
     }
 
     /// The process id.
@@ -202,6 +205,7 @@ impl Daemon {
         let ended = tokio::time::timeout(limit, self.child.wait()).await;
         let ended =
             ended.with_context(|| format!("the daemon still runs after {limit:?}:\n{}", self.tail()))?;
+        while self.readers.join_next().await.is_some() {} // its last words
         ended.context("cannot wait for the daemon")
     }
 }

@@ -6,7 +6,7 @@ mod question;
 
 use self::machines::Machines;
 use self::question::Question;
-use super::{Failure, catalogue};
+use super::{Failure, catalogue, extended};
 use crate::device::Group;
 use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
 use anyhow::Context as _;
@@ -151,11 +151,8 @@ fn decided(question: &Question, decision: &Decision, fuel: u64) -> Value {
             })
         })
         .collect();
-    let mut answer = json!({ "id": question.id, "grants": grants, "why": decision.why, "fuel": fuel });
-    if decision.join_shared_pool {
-        answer["joinSharedPool"] = json!(true);
-    }
-    answer
+    let answer = json!({ "id": question.id, "grants": grants, "why": decision.why, "fuel": fuel });
+    if decision.join_shared_pool { extended(answer, json!({ "joinSharedPool": true })) } else { answer }
 }
 
 /// A refusal, by the strategy or by the host for it, or a fault.

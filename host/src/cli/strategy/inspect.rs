@@ -1,4 +1,4 @@
-use super::{Failure, Output, catalogue};
+use super::{Failure, Output, catalogue, extended};
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{ExplicitCpuset, Inspection};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn json(inspected: &Inspection) -> Value {
-    let mut answer = json!({
+    let answer = json!({
         "schema": "dracpu.strategy/v1",
         "source": inspected.source.to_string(),
         "size": inspected.size,
@@ -44,25 +44,26 @@ fn json(inspected: &Inspection) -> Value {
         "exports": inspected.exports,
         "usable": inspected.loaded.is_ok(),
     });
-    match &inspected.loaded {
-        Ok(loaded) => {
-            let description = loaded.description();
-            answer["name"] = json!(description.name);
-            answer["version"] = json!(description.version);
-            answer["summary"] = json!(description.summary);
-            answer["explicitCpuset"] = json!(match description.explicit_cpuset {
-                ExplicitCpuset::Refused => "refused",
-                ExplicitCpuset::Accepted => "accepted",
-                ExplicitCpuset::Required => "required",
-            });
-            answer["publishes"] = json!(description.publishes);
-            answer["needs"] = json!(description.needs);
-            answer["optionsSchema"] = description.options_schema.clone();
-            answer["problems"] = json!([]);
-        }
-        Err(error) => answer["problems"] = json!([error.fault.to_string()]),
-    }
-    answer
+    let loaded = match &inspected.loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return extended(answer, json!({ "problems": [error.fault.to_string()] })),
+    };
+    let description = loaded.description();
+    let more = json!({
+        "name": description.name,
+        "version": description.version,
+        "summary": description.summary,
+        "explicitCpuset": match description.explicit_cpuset {
+            ExplicitCpuset::Refused => "refused",
+            ExplicitCpuset::Accepted => "accepted",
+            ExplicitCpuset::Required => "required",
+        },
+        "publishes": description.publishes,
+        "needs": description.needs,
+        "problems": [],
+        "optionsSchema": description.options_schema,
+    });
+    extended(answer, more)
 }
 
 /// A line per key; the schema, which is an object, last and indented.

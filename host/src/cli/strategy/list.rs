@@ -1,4 +1,4 @@
-use super::{Failure, Output, catalogue};
+use super::{Failure, Output, catalogue, extended};
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{Catalogue, LoadError, Loaded, Source};
 use serde_json::{Value, json};
@@ -51,16 +51,15 @@ fn rows<'a>(catalogue: &'a Catalogue, active: &str) -> Vec<Row<'a>> {
 }
 
 fn json(row: &Row<'_>) -> Value {
-    let mut answer = json!({ "name": row.name, "source": row.source.to_string(), "active": row.active });
-    match &row.loaded {
+    let answer = json!({ "name": row.name, "source": row.source.to_string(), "active": row.active });
+    let more = match &row.loaded {
         Ok(loaded) => {
-            answer["version"] = json!(loaded.description().version);
-            answer["digest"] = json!(loaded.digest());
-            answer["summary"] = json!(loaded.description().summary);
+            let description = loaded.description();
+            json!({ "version": description.version, "digest": loaded.digest(), "summary": description.summary })
         }
-        Err(error) => answer["error"] = json!(error.to_string()),
-    }
-    answer
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    extended(answer, more)
 }
 
 fn text(rows: &[Row<'_>]) -> String {

@@ -23,15 +23,24 @@ impl Node {
             else {
                 continue;
             };
-            let spec = Spec::read(&path, self.config.runtime.newest_cdi())?;
-            ensure!(spec.kind == "dra.k8s.io/cpu", "{name}: kind {}", spec.kind);
-            let [device] = spec.devices.as_slice() else { bail!("{name}: not one device") };
-            ensure!(device.name == format!("claim-{uid}"), "{name}: device {}", device.name);
-            let key = format!("DRA_CPUSET_{uid}=");
-            let value = device.container_edits.env.iter().find_map(|entry| entry.strip_prefix(&key));
-            recorded.insert(uid.to_owned(), parse(value.with_context(|| format!("{name}: no {key}…"))?)?);
+            recorded.insert(uid.to_owned(), self.record_of(uid).with_context(|| name.clone())?);
         }
         Ok(recorded)
+    }
+
+    /// What the spec of one claim says.
+    ///
+    /// # Errors
+    /// As [`Self::recorded`], or when there is none.
+    pub fn record_of(&self, uid: &str) -> Result<Cpus> {
+        let path = self.cdi_dir().join(format!("dra.k8s.io-cpu_claim-{uid}.json"));
+        let spec = Spec::read(&path, self.config.runtime.newest_cdi())?;
+        ensure!(spec.kind == "dra.k8s.io/cpu", "kind {}", spec.kind);
+        let [device] = spec.devices.as_slice() else { bail!("not one device") };
+        ensure!(device.name == format!("claim-{uid}"), "device {}", device.name);
+        let key = format!("DRA_CPUSET_{uid}=");
+        let value = device.container_edits.env.iter().find_map(|entry| entry.strip_prefix(&key));
+        parse(value.with_context(|| format!("no {key}…"))?)
     }
 
     /// Asserts, from outside, that the driver's books are these: claims with their CPUs (disjoint), the

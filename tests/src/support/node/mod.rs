@@ -251,6 +251,16 @@ impl Node {
         self.start_daemon().await
     }
 
+    /// Sends the daemon a signal.
+    ///
+    /// # Errors
+    /// When no daemon runs.
+    pub async fn signal_daemon(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = self.daemon_pid().await.context("no daemon runs")?;
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
     /// A metric's value.
     ///
     /// # Errors

@@ -156,6 +156,27 @@ impl Node {
         Ok(pod)
     }
 
+    /// Runs a pod with one container whose claim another driver prepared: the kubelet knows its devices.
+    ///
+    /// # Errors
+    /// When the sandbox cannot be run.
+    pub async fn run_pod_with_cdi(
+        &self,
+        name: &str,
+        claim: &ClaimRef,
+        cdi_devices: &[String],
+    ) -> Result<Pod> {
+        let device = Device {
+            request_names: Vec::new(),
+            pool_name: NODE.to_owned(),
+            device_name: "any".to_owned(),
+            cdi_device_ids: cdi_devices.to_vec(),
+            share_id: None,
+        };
+        self.prepared.lock().unwrap().insert(claim.uid.clone(), vec![device]);
+        self.run_pod(name, &[claim], &[ContainerAsk::new("app", &[claim])]).await
+    }
+
     /// Creates and starts a container of a pod: at first, after a refusal, or after its end.
     ///
     /// # Errors

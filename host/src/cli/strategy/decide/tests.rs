@@ -1,10 +1,16 @@
 use super::*;
 use dracpu_topology::machine;
+use std::sync::LazyLock;
+
+/// Compiled once for all tests.
+static LOADED: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
+    let catalogue = catalogue(&[]).unwrap();
+    ["packed", "external"].map(|name| catalogue.load(name).unwrap()).to_vec()
+});
 
 /// Answers of a strategy on a machine of 16 CPUs with two threads a core.
 fn answers(strategy: &str, options: Value, questions: &str) -> (Vec<Value>, ExitCode) {
-    let catalogue = catalogue(&[]).unwrap();
-    let loaded = super::super::load(&catalogue, strategy).unwrap();
+    let loaded = LOADED.iter().find(|loaded| loaded.description().name == strategy).unwrap().clone();
     let machines = Machines::One(Box::new(machine::load("desktop-smt").unwrap()));
     let options = options.as_object().unwrap().clone();
     let mut desk = Desk { loaded, options, machines, opened: HashMap::new() };
