@@ -61,11 +61,11 @@ pub enum PrepareError {
     )]
     RecordMismatch(CpuSet),
     /// The spec could not be written.
-    #[error("CDI spec {} cannot be written{}", path.display(), if *.booked { "; what is left of it cannot be removed either, so the CPUs stay booked" } else { "" })]
+    #[error("CDI spec {} cannot be written{}", path.display(), if *.booked { "; the claim keeps its CPUs" } else { "" })]
     Write {
         /// The file.
         path: PathBuf,
-        /// Whether the CPUs stay booked.
+        /// Whether the CPUs stay booked: they were before, or what is left of the file cannot be removed.
         booked: bool,
         /// Why.
         #[source]

@@ -61,7 +61,7 @@ impl Driver {
             span.in_scope(|| match &answer {
                 Ok(prepared) => {
                     let cpus: Vec<String> = prepared.devices.iter().map(|d| d.cpus.to_string()).collect();
-                    tracing::info!(cpus = cpus.join(","), "prepared");
+                    tracing::debug!(cpus = cpus.join(","), "prepared");
                 }
                 Err(error) => tracing::debug!("not prepared: {error}"),
             });

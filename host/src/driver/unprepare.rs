@@ -92,7 +92,7 @@ impl Driver {
         lock(&self.orphans).remove(uid);
         self.probe.reached(Step::Released);
         match freed {
-            Some(booking) => tracing::info!(cpus = %booking.cpus(), "unprepared"),
+            Some(booking) => tracing::debug!(cpus = %booking.cpus(), "unprepared"),
             None => tracing::debug!("unprepared a claim that holds nothing here"),
         }
         Ok(())

@@ -53,7 +53,7 @@ fn moved(cpu: &Cpu, left: &Topology) -> Option<Cpu> {
         core,
         thread: u32::try_from(thread).ok()?,
         cluster: of(&left.clusters),
-        die: of(&left.dies)?,
+        die: of(&left.dies).unwrap_or_default(),
         socket: left.sockets.iter().position(|socket| socket.cpus.contains(cpu.id))?,
         llc: left.caches.iter().position(|cache| cache.cpus.contains(cpu.id)),
         ..cpu.clone()

@@ -99,7 +99,7 @@ async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
     assert_eq!(held(&driver), []);
     *failing.0.lock().unwrap() = vec![Access::Write, Access::Remove];
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
-    assert!(error.contains("stay booked"), "{error}");
+    assert!(error.contains("keeps its CPUs"), "{error}");
     assert_eq!(held(&driver), [holds("A", "0-1")]);
     *failing.0.lock().unwrap() = vec![Access::Remove];
     prepare(&driver, reference("A")).await.unwrap();
