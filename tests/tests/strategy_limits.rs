@@ -1,6 +1,8 @@
 //! A component for every limit and every lie (`tests/guests`): each fails the one question that it
 //! misbehaves at, in words of its own; the next question to the same strategy is answered.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use dracpu::config::{DeviceMode, GroupBy, LimitsConfig, StrategyConfig};
 use dracpu::device::{self, Group};
 use dracpu::strategy::{Catalogue, Fault, Lie, Loaded, Opened, Request, State, StrategyError};

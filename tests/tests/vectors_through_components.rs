@@ -2,6 +2,8 @@
 //! component, one process for all of them. What the vectors call differently is put in the options of
 //! `packed`; cases that no combination of them stands for are checked against the algorithm alone.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use dracpu_cpuset::CpuSet;
 use dracpu_tests::support::daemon::dracpu_bin;
 use serde::Deserialize;

@@ -85,7 +85,7 @@ pub enum LoadFault {
         /// Where it comes from.
         origin: Source,
         /// The crash.
-        error: StrategyError,
+        error: Box<StrategyError>,
     },
     /// It describes itself wrongly.
     #[error("{origin}: {fault}; report it to the strategy's author")]
@@ -284,7 +284,7 @@ impl Catalogue {
             })
             .map_err(|Failed { fault, last_line }| {
                 let error = StrategyError { strategy: identity.clone(), fault: Box::new(fault), last_line };
-                LoadFault::Describe { origin: source.clone(), error }
+                LoadFault::Describe { origin: source.clone(), error: Box::new(error) }
             })?;
         let (description, schema) = description::checked(described)
             .map_err(|fault| LoadFault::Description { origin: source.clone(), fault })?;

@@ -20,12 +20,13 @@ fn words(cpus: &CpuSet) -> Vec<u64> {
 pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) -> (wit::Topology, Rules) {
     // Every CPU is on a NUMA node there. Those of which the kernel names none share one more node:
     // node 0 on a machine without NUMA (as in the kernel itself), else one that the kernel lacks.
-    let homeless = topology.cpus.iter().any(|cpu| cpu.numa_node.is_none());
-    let extra_node =
-        (homeless || topology.numa_nodes.is_empty()).then(|| match topology.numa_nodes.is_empty() {
-            true => (0, Some(0)),
-            false => (u32::MAX, None),
-        });
+    let extra_node = if topology.numa_nodes.is_empty() {
+        Some((0, Some(0)))
+    } else if topology.cpus.iter().any(|cpu| cpu.numa_node.is_none()) {
+        Some((u32::MAX, None))
+    } else {
+        None
+    };
     let mut numa_nodes: Vec<wit::NumaNode> = topology
         .numa_nodes
         .iter()
