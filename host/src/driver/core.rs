@@ -14,6 +14,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
+/// The least that claims must leave to the shared pool. A build with debug assertions breaks the rule when
+/// `DRACPU_NO_FLOOR` is set: the test that does so sees the daemon and `dracpu simulate` break it alike.
+fn floor(config: &Config) -> u32 {
+    if cfg!(debug_assertions) && std::env::var_os("DRACPU_NO_FLOOR").is_some() {
+        return 0;
+    }
+    match config.min_shared_cpus {
+        MinSharedCpus::Default => 1,
+        MinSharedCpus::Explicit(floor) => floor,
+    }
+}
+
 /// What a driver is made of: the daemon's own parts, or stand-ins.
 pub struct DriverParts {
     /// The configuration.
@@ -115,11 +127,8 @@ impl Driver {
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
         let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
-        let floor = match config.min_shared_cpus {
-            MinSharedCpus::Default => 1,
-            MinSharedCpus::Explicit(floor) => floor,
-        };
-        let mut ledger = Ledger::new(node(&topology, &config), usize::try_from(floor).unwrap_or(usize::MAX));
+        let floor = usize::try_from(floor(&config)).unwrap_or(usize::MAX);
+        let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = allocation(&*strategies, &config, &topology, None);
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
         let strategy = Mutex::new(allocation.strategy.info());
