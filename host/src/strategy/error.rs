@@ -131,9 +131,11 @@ impl Fault {
         }
     }
 
-    /// Whether the instance's age may be the cause: memory used up over many calls.
+    /// Whether the instance's age may be the cause: memory used up over many calls. A guest with WASI imports
+    /// aborts by way of one of them.
     pub(crate) fn may_come_from_age(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. } | Self::Trapped(Trap::UnreachableCodeReached))
+        let abort = matches!(self, Self::Trapped(Trap::UnreachableCodeReached) | Self::Forbidden(_));
+        abort || matches!(self, Self::OutOfMemory { .. })
     }
 }
 
