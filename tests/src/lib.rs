@@ -4,10 +4,4 @@
 //! Integration tests (`tests/*.rs`) and the demo (`bin/embedded-node.rs`) use it. Each rule is taken from
 //! the protocols' own sources, never from the driver: a mistake that both share would go unseen.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "all of this crate is test code: a stand-in that meets the impossible must end the test there"
-)]
-
 pub mod support;

@@ -42,7 +42,7 @@ async fn claims_of_the_go_driver_are_taken_over_with_their_running_containers() 
     let old = dracpu_tests::support::scheduler::write_claim(&node.api, "old", None, &[result], &[]);
     write_plain_spec(&node, &old.uid, "0-1,16-17")?;
     let id = format!("dra.k8s.io/cpu=claim-{}", old.uid);
-    let mut pod = node.run_pod_with_cdi("p", &old, &[id.clone()]).await?;
+    let mut pod = node.run_pod_with_cdi("p", &old, std::slice::from_ref(&id)).await?;
     node.start_daemon().await?;
     let own = cpus("0-1,16-17");
     node.ledger_is(&[(&old, &own)]).await?;
@@ -123,7 +123,7 @@ async fn another_strategy_leaves_old_claims_as_they_are() -> Result<()> {
     let new = node.allocate("new", &[Ask::of("r", NUMA0, 8)]).await?;
     node.prepare(&new).await?;
     let of_new = node.record_of(&new.uid)?;
-    let one_cache = [cpus("0-3,16-19"), cpus("4-7,20-23")].iter().any(|llc| of_new == *llc);
+    let one_cache = [cpus("0-3,16-19"), cpus("4-7,20-23")].contains(&of_new);
     assert!(one_cache, "eight CPUs fit in the other cache: {}", list(&of_new));
     node.ledger_is(&[(&old, &own), (&new, &of_new)]).await?;
     Ok(())

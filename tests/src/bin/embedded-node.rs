@@ -424,9 +424,7 @@ async fn main() -> Result<ExitCode> {
         };
         let answer = match outcome {
             Ok(mut answer) => {
-                if let Some(answer) = answer.as_object_mut() {
-                    answer.insert("ok".to_owned(), true.into());
-                }
+                answer["ok"] = true.into();
                 answer
             }
             Err(error) => json!({"ok": false, "error": format!("{error:#}")}),
