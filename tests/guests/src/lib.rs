@@ -153,8 +153,8 @@ macro_rules! guest {
     ($name:literal, $misbehave:expr, $in_describe:expr) => {
         use $crate::types::{Decision, Denial, Description, Offer, Request, State, Topology};
 
-        #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "natively it is only compiled"))]
-        struct Component;
+        /// The component; natively nobody uses it.
+        pub struct Component;
 
         impl $crate::Guest for Component {
             fn describe() -> Description {
