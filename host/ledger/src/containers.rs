@@ -72,7 +72,7 @@ pub struct Placement {
 #[non_exhaustive]
 pub enum EntryError {
     /// No such claim is prepared here.
-    #[error("claim {0} is not prepared on this node")]
+    #[error("claim {0} is not prepared on this node; if the pod sets DRA_CPUSET_{0} itself, take that out")]
     Unknown(ClaimUid),
     /// The record says otherwise.
     #[error("claim {uid} holds CPUs {recorded}, not {said}")]
