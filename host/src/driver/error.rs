@@ -117,7 +117,7 @@ pub enum ResultFault {
     #[error("consumedCapacity has no dra.cpu/cpu; is the feature gate DRAConsumableCapacity on?")]
     NoCapacity,
     /// Not a number of CPUs.
-    #[error("consumedCapacity dra.cpu/cpu: {0}")]
+    #[error("consumedCapacity dra.cpu/cpu")]
     Capacity(#[from] QuantityFault),
 }
 
