@@ -5,7 +5,7 @@ use dracpu_tests::support::cpus::Cpus;
 use dracpu_tests::support::daemon::Daemon;
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
-use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig, PLUGIN};
+use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
 use dracpu_tests::support::scheduler::{self, CAPACITY, DRIVER, cpu_config};
 use dracpu_tests::support::wait::SOON;
 use serde_json::{Value, json};
@@ -215,8 +215,7 @@ async fn a_strategy_that_cannot_be_used_is_named_and_recorded_claims_live_on() -
         node.kill_daemon().await?;
         node.config.config = config;
         node.launch_daemon().await?;
-        node.kubelet.wait_registered(DRIVER, SOON).await?;
-        node.runtime.wait_plugin(PLUGIN, SOON).await?;
+        node.wait_connected().await?;
         let (status, reason) = node.get("/readyz").await?;
         assert_eq!(status, 503, "{reason}");
         assert!(reason.contains(named), "{reason}");

@@ -6,7 +6,7 @@ use dracpu_tests::support::cpus::{Cpus, cpus};
 use dracpu_tests::support::daemon::Daemon;
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
-use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig, PLUGIN};
+use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
 use dracpu_tests::support::scheduler::{Ask, DRIVER};
 use dracpu_tests::support::wait::{SOON, poll};
 use std::time::{Duration, Instant};
@@ -190,8 +190,7 @@ async fn without_an_api_server_recorded_claims_work_and_new_ones_are_refused_soo
         node.kill_daemon().await?;
         node.api.set_presence(away).await?;
         node.launch_daemon().await?;
-        node.kubelet.wait_registered(DRIVER, SOON).await?;
-        node.runtime.wait_plugin(PLUGIN, SOON).await?;
+        node.wait_connected().await?;
         assert_eq!(node.prepare(&old).await?, answer);
         let asked = Instant::now();
         let refusal = format!("{:#}", node.prepare(&new).await.unwrap_err());

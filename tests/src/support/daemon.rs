@@ -162,13 +162,13 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the daemon ended with {status}:\n{}", self.tail());
             }
-            let answer = self.get("/readyz").await;
-            match answer {
+            let why = match self.get("/readyz").await {
                 Ok((200, _)) => return Ok(()),
-                other if tokio::time::Instant::now() > deadline => {
-                    bail!("not ready within {limit:?}: {other:?}\n{}", self.tail());
-                }
-                _ => {}
+                Ok((status, words)) => format!("{status} {words}"),
+                Err(refusal) => format!("{refusal:#}"),
+            };
+            if tokio::time::Instant::now() > deadline {
+                bail!("not ready within {limit:?}: {why}\n{}", self.tail());
             }
         }
     }

@@ -14,7 +14,7 @@ use super::kubelet::{Device, Kubelet, KubeletConfig, KubeletVersion};
 use super::machine::Machine;
 use super::runtime::{RegisterOrder, Runtime, RuntimeConfig, RuntimeVersion};
 use super::scheduler::DRIVER;
-use super::wait::SOON;
+use super::wait::{SOON, poll};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -207,6 +207,25 @@ impl Node {
     pub async fn wait_serving(&self) -> Result<()> {
         let mut daemon = self.daemon.lock().await;
         daemon.as_mut().context("no daemon runs")?.wait_ready(SOON).await?;
+        self.kubelet.wait_registered(DRIVER, SOON).await?;
+        self.runtime.wait_plugin(PLUGIN, SOON).await
+    }
+
+    /// Waits until kubelet and runtime are connected to this daemon, which may be unready otherwise. The
+    /// daemon's own word comes first: the kubelet may still hold a killed daemon's registration, whose DRA
+    /// socket has the same path.
+    ///
+    /// # Errors
+    /// When they are not, soon.
+    pub async fn wait_connected(&self) -> Result<()> {
+        let heard = || async {
+            let (_, words) = self.get("/readyz").await?;
+            let waiting =
+                words.lines().any(|line| line.starts_with("registration") || line.starts_with("nri"));
+            anyhow::ensure!(!waiting, "{words}");
+            Ok(())
+        };
+        poll("connection of kubelet and runtime", SOON, heard).await?;
         self.kubelet.wait_registered(DRIVER, SOON).await?;
         self.runtime.wait_plugin(PLUGIN, SOON).await
     }
