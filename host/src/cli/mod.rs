@@ -43,6 +43,14 @@ impl From<ConfigError> for Failure {
     }
 }
 
+/// Form of an answer.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
 /// DRA driver for CPUs: the daemon of one node, and questions about what it does.
 #[derive(Debug, clap::Parser)]
 #[command(

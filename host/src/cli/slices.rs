@@ -2,8 +2,7 @@
 
 use super::{Failure, machine, print};
 use crate::config::flags::ConfigFlags;
-use crate::config::{Config, DeviceMode};
-use crate::device::{self, Published};
+use crate::driver::{self, LoadedOnce};
 use crate::slices::{Pool, generate_name};
 use crate::strategy::Catalogue;
 use dracpu_topology::machine::Machine;
@@ -43,35 +42,19 @@ enum Output {
 /// # Errors
 /// When the configuration or the machine is bad, or the strategy does not open for them.
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let config = args.config.load()?;
-    let machine = machine::load(args.machine.as_deref(), &config)?;
-    let published = build(&machine, &config)?;
-    for warning in machine.topology.warnings.iter().chain(&published.warnings) {
+    let mut config = args.config.load()?;
+    let Machine { topology, reserved, .. } = machine::load(args.machine.as_deref(), &config)?;
+    config.reserved_cpus = config.reserved_cpus.union(&reserved);
+    let catalogue = Catalogue::new(&config.strategies).map_err(|error| Failure::Failed(error.into()))?;
+    let published = driver::published(&LoadedOnce::new(catalogue), &config, &topology);
+    let published = published.map_err(|why| Failure::Usage(anyhow::Error::msg(why)))?;
+    for warning in topology.warnings.iter().chain(&published.warnings) {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
     let pool = Pool::from(&config);
     let specs = pool.desired(&published.devices).into_iter().enumerate();
     let slices = specs.map(|(place, spec)| slice(place, spec, &pool.node_name)).collect();
     print(&text(slices, args.output).map_err(Failure::Failed)?)
-}
-
-/// The devices of the machine under this configuration.
-fn build(machine: &Machine, config: &Config) -> Result<Published, Failure> {
-    let topology = &machine.topology;
-    let reserved = machine.reserved.union(&config.reserved_cpus);
-    let groups = device::groups(topology, config.mode, &reserved);
-    let (publishes, offers) = match config.mode {
-        DeviceMode::Individual => (Vec::new(), Vec::new()),
-        DeviceMode::Grouped(_) => {
-            let catalogue =
-                Catalogue::new(&config.strategies).map_err(|error| Failure::Failed(error.into()))?;
-            let loaded = catalogue.load(&config.allocator).map_err(|error| Failure::Usage(error.into()))?;
-            let opened = loaded.open(topology, &reserved, &groups, &config.strategy_options);
-            let opened = opened.map_err(|error| Failure::Usage(error.into()))?;
-            (loaded.description().publishes.clone(), opened.offers().to_vec())
-        }
-    };
-    Ok(device::publish(topology, &reserved, config.into(), &groups, &publishes, &offers))
 }
 
 fn slice(place: usize, spec: ResourceSliceSpec, node: &str) -> ResourceSlice {

@@ -4,7 +4,7 @@ mod decide;
 mod inspect;
 mod list;
 
-use super::Failure;
+use super::{Failure, Output};
 use crate::strategy::{Catalogue, Loaded};
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,14 +21,6 @@ enum Verb {
     List(list::Args),
     Inspect(inspect::Args),
     Decide(decide::Args),
-}
-
-/// Form of an answer.
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Text,
-    Json,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {

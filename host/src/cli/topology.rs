@@ -1,6 +1,6 @@
 //! `dracpu topology`: the machine, drawn or as JSON.
 
-use super::Failure;
+use super::{Failure, Output};
 use crate::config::flags::ConfigFlags;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::machine::Machine;
@@ -33,13 +33,6 @@ pub(super) struct Args {
 
     #[command(flatten)]
     config: ConfigFlags,
-}
-
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Text,
-    Json,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {

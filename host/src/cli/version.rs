@@ -1,6 +1,6 @@
 //! `dracpu version`: what this binary is.
 
-use super::Failure;
+use super::{Failure, Output};
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -16,13 +16,6 @@ pub(super) struct Args {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
-}
-
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Text,
-    Json,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {

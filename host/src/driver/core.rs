@@ -1,9 +1,9 @@
 use super::api::Api;
 use super::decide::{Decide, Strategies, StrategyInfo};
-use super::view::View;
+use super::view::{self, View};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
 use crate::config::{Config, DeviceMode, MinSharedCpus};
-use crate::device::{self, Device};
+use crate::device::{self, Device, Group, Published};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Ledger, Node};
 use dracpu_topology::Topology;
@@ -207,15 +207,40 @@ fn node(topology: &Topology, config: &Config) -> Node {
     }
 }
 
+/// The devices that a driver with this configuration publishes on this machine; nothing is started. Blocking.
+///
+/// # Errors
+/// Why the strategy cannot be used.
+pub fn published(
+    strategies: &dyn Strategies,
+    config: &Config,
+    topology: &Topology,
+) -> Result<Published, String> {
+    let (groups, strategy) = open(strategies, config, topology);
+    strategy.info()?;
+    Ok(view::publish(topology, config, &groups, strategy.decider()))
+}
+
 fn allocation(
     strategies: &dyn Strategies,
     config: &Config,
     topology: &Topology,
     before: Option<&View>,
 ) -> Allocation {
+    let (groups, strategy) = open(strategies, config, topology);
+    let fingerprint = topology.fingerprint();
+    let view = View::new(topology, config, groups, strategy.decider(), before);
+    for warning in &view.warnings {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    Allocation { strategy, view, fingerprint }
+}
+
+/// The machine's groups, and who chooses CPUs in them.
+fn open(strategies: &dyn Strategies, config: &Config, topology: &Topology) -> (Vec<Group>, Chooser) {
     let reserved = &config.reserved_cpus;
     let groups = device::groups(topology, config.mode, reserved);
-    let strategy = match config.mode {
+    let chooser = match config.mode {
         DeviceMode::Individual => Chooser::Scheduler,
         DeviceMode::Grouped(_) => {
             let options = &config.strategy_options;
@@ -225,12 +250,7 @@ fn allocation(
             }
         }
     };
-    let fingerprint = topology.fingerprint();
-    let view = View::new(topology, reserved, config.into(), groups, strategy.decider(), before);
-    for warning in &view.warnings {
-        tracing::warn!(code = warning.code, "{}", warning.message);
-    }
-    Allocation { strategy, view, fingerprint }
+    (groups, chooser)
 }
 
 /// Takes over what is recorded. Returns the files of which not even the CPUs are known.

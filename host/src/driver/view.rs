@@ -1,5 +1,6 @@
 use super::decide::Decide;
-use crate::device::{self, Device, Group, Settings};
+use crate::config::Config;
+use crate::device::{self, Device, Group, Published};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{Topology, Warning};
 use std::collections::BTreeMap;
@@ -28,15 +29,12 @@ impl View {
     /// published.
     pub(super) fn new(
         topology: &Topology,
-        reserved: &CpuSet,
-        settings: Settings,
+        config: &Config,
         groups: Vec<Group>,
         strategy: Option<&dyn Decide>,
         before: Option<&Self>,
     ) -> Self {
-        let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
-        let offers = strategy.map(Decide::offers).unwrap_or_default();
-        let mut published = device::publish(topology, reserved, settings, &groups, &publishes, offers);
+        let mut published = publish(topology, config, &groups, strategy);
         let names = keep_names(&mut published.devices, before);
         let (devices, warnings) = (Arc::new(published.devices), published.warnings);
         Self { groups, devices, warnings, names }
@@ -70,6 +68,18 @@ impl View {
             names => names.join(", "),
         }
     }
+}
+
+/// The devices to publish; `strategy` as for [`View::new`].
+pub(super) fn publish(
+    topology: &Topology,
+    config: &Config,
+    groups: &[Group],
+    strategy: Option<&dyn Decide>,
+) -> Published {
+    let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
+    let offers = strategy.map(Decide::offers).unwrap_or_default();
+    device::publish(topology, &config.reserved_cpus, config.into(), groups, &publishes, offers)
 }
 
 /// Gives the CPUs of individual mode the names that they had before; new ones go behind.
