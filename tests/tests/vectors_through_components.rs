@@ -6,74 +6,23 @@
 
 use dracpu_cpuset::CpuSet;
 use dracpu_tests::support::daemon::dracpu_bin;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-#[derive(Deserialize)]
-struct Case {
-    topology: String,
-    function: String,
-    strategy: String,
-    #[serde(default)]
-    prefer_l3: bool,
-    #[serde(default)]
-    group: usize,
-    available: String,
-    n: usize,
-    result: Option<String>,
-    error: Option<String>,
-    #[serde(default)]
-    known_defect: bool,
-    corrected: Option<String>,
-}
+#[path = "../vectors/reader.rs"]
+mod reader;
+use reader::{Answer, Case, Machine, lines};
 
-#[derive(Deserialize)]
-struct Machine {
-    id: String,
-    cpus: Vec<(u32, i64, i64, i64, i64)>,
-}
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/vectors");
 
-impl Machine {
-    fn cores(&self) -> Vec<CpuSet> {
-        let mut cores: BTreeMap<(i64, i64), CpuSet> = BTreeMap::new();
-        for (cpu, core, socket, ..) in &self.cpus {
-            cores.entry((*core, *socket)).or_default().insert(*cpu);
-        }
-        cores.into_values().collect()
+fn cores(machine: &Machine) -> Vec<CpuSet> {
+    let mut cores: BTreeMap<(u32, i64), CpuSet> = BTreeMap::new();
+    for (cpu, core, socket, ..) in &machine.cpus {
+        cores.entry((*core, *socket)).or_default().insert(*cpu);
     }
-}
-
-/// The right answer to a case.
-#[derive(Debug, PartialEq)]
-enum Answer {
-    Cpus(String),
-    NotEnough,
-}
-
-fn vectors(file: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(file)
-}
-
-fn lines<T: for<'a> Deserialize<'a>>(file: &str) -> impl Iterator<Item = T> {
-    let file = std::fs::File::open(vectors(file)).unwrap();
-    let lines = BufReader::new(flate2::read::GzDecoder::new(file)).lines();
-    lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-}
-
-/// What is to come out; none when the vectors do not say (too slow for the original).
-fn expected(case: &Case) -> Option<Answer> {
-    if case.known_defect {
-        return case.corrected.clone().map(Answer::Cpus);
-    }
-    match (&case.result, case.error.as_deref()) {
-        (Some(cpus), None) => Some(Answer::Cpus(cpus.clone())),
-        (None, Some("not_enough")) => Some(Answer::NotEnough),
-        (_, error) => panic!("an unflagged case with the error {error:?}"),
-    }
+    cores.into_values().collect()
 }
 
 /// The options of `packed` that stand for a case; none when the kubelet refuses such a combination.
@@ -97,11 +46,12 @@ fn options(case: &Case, cores: &[CpuSet]) -> Option<Value> {
 
 #[test]
 fn every_case_that_options_can_express_comes_out_of_the_component() {
-    let cores: BTreeMap<String, Vec<CpuSet>> =
-        lines("topologies.jsonl.gz").map(|machine: Machine| (machine.id.clone(), machine.cores())).collect();
-    let cases: Vec<(Case, Value, Answer)> = lines("cases.jsonl.gz")
+    let cores: BTreeMap<String, Vec<CpuSet>> = lines(VECTORS, "topologies.jsonl.gz")
+        .map(|machine: Machine| (machine.id.clone(), cores(&machine)))
+        .collect();
+    let cases: Vec<(Case, Value, Answer)> = lines(VECTORS, "cases.jsonl.gz")
         .filter_map(|case: Case| {
-            let (options, expected) = (options(&case, &cores[&case.topology])?, expected(&case)?);
+            let (options, expected) = (options(&case, &cores[&case.topology])?, case.expected()?);
             Some((case, options, expected))
         })
         .collect();
@@ -109,7 +59,7 @@ fn every_case_that_options_can_express_comes_out_of_the_component() {
 
     let mut decide = Command::new(dracpu_bin().unwrap())
         .args(["strategy", "decide", "--strategy", "packed", "--machines"])
-        .arg(vectors("topologies.jsonl.gz"))
+        .arg(format!("{VECTORS}/topologies.jsonl.gz"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
