@@ -95,6 +95,9 @@ fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
     }
     if !text.trim_start().starts_with('{') {
         return serde_saphyr::from_str(&text)
+            .map_err(|error| {
+                anyhow::Error::msg(error.render_with_formatter(&serde_saphyr::UserMessageFormatter))
+            })
             .context("the story is neither JSON Lines nor a YAML list of events");
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

@@ -73,8 +73,10 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, ConfigError> {
         leading_zero_numbers_as_strings: true,
         underscored_numbers_as_strings: true,
     };
-    let document: Option<Value> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| refused(format!("the file is not valid YAML: {error}")))?;
+    let document: Option<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let why = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+        refused(format!("the file is not valid YAML: {why}"))
+    })?;
     match document {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(map)) => Ok(map),

@@ -240,7 +240,11 @@ fn what_cannot_be_honoured_is_refused_with_key_and_value() {
     let long = "x".repeat(254);
     let cases: [(&str, &[&str], &[&str]); 31] = [
         ("apiVersion: v1", &[], &["apiVersion", "`v1`", "v1alpha1"]),
-        ("allocator: a\nallocator: b", &[], &["allocator", "duplicate"]),
+        (
+            "allocator: a\nallocator: b",
+            &[],
+            &["duplicate mapping key `allocator` is not allowed here", "line 2"],
+        ),
         ("a: [", &[], &["not valid YAML"]),
         ("- a", &[], &["mapping", "a list"]),
         ("just text", &[], &["mapping", "`just text`"]),

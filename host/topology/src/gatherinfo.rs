@@ -1,5 +1,6 @@
 use crate::assemble::{Draft, DraftCpu};
 use crate::facts::{Cache, CpuKind, Topology};
+use crate::yaml;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -47,8 +48,7 @@ fn none() -> i64 {
 /// # Errors
 /// Text that says what is wrong with the document.
 pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
-    let document: Document =
-        serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string())?;
+    let document: Document = yaml::parse(text)?;
     let cpus = document.cpu_details.cpus;
     let mut online = CpuSet::new();
     let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();

@@ -27,6 +27,7 @@ mod pcie;
 mod read;
 mod tree;
 mod warnings;
+mod yaml;
 
 pub use described::{SCHEMA, to_json};
 pub use draw::{Drawing, Mark};

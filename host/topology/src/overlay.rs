@@ -1,4 +1,5 @@
 use crate::error::OverlayError;
+use crate::yaml;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -27,8 +28,7 @@ impl Overlay {
     /// # Errors
     /// [`OverlayError`] for text that is no map of sysfs paths to text.
     pub fn parse(text: &str) -> Result<Self, OverlayError> {
-        let files: Option<BTreeMap<String, String>> = serde_saphyr::from_str(text)
-            .map_err(|error| OverlayError::NotAMap(error.without_snippet().to_string()))?;
+        let files: Option<BTreeMap<String, String>> = yaml::parse(text).map_err(OverlayError::NotAMap)?;
         Self::from_files(files.unwrap_or_default())
     }
 
