@@ -13,7 +13,7 @@ use crate::cdi::{self, SpecDir};
 use crate::cli::Failure;
 use crate::config::{Config, ConfigFlags};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
-use crate::driver::{Driver, DriverParts, LoadedOnce, StrategyInfo};
+use crate::driver::{Driver, DriverParts, LoadedOnce, StartError, StrategyInfo};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
@@ -85,7 +85,12 @@ async fn daemon(config: Config) -> Result<(), Failure> {
     let mut signals = Signals::new().context("cannot listen for signals").map_err(Failure::Failed)?;
     let begin = async {
         let lock = take_node(&config).await?;
-        let driver = start_driver(config.clone(), access.clone()).await.map_err(Failure::Failed)?;
+        let driver = start_driver(config.clone(), access.clone()).await.map_err(|error| match error
+            .downcast_ref::<StartError>()
+        {
+            Some(StartError::NothingShared(_)) => Failure::Usage(error),
+            _ => Failure::Failed(error),
+        })?;
         Ok::<_, Failure>((lock, driver))
     };
     let (_lock, driver) = tokio::select! {
@@ -280,7 +285,7 @@ fn node_state(driver: &Driver) -> NodeState {
         stranded_cpus: status.stranded_cpus.len(),
         conflicted_cpus: status.conflicted_cpus.len(),
         orphaned_claims: status.orphaned.len(),
-        shared_pool_pending: status.pending_updates > 0,
+        shared_pool_pending: status.pending_updates,
         ..NodeState::default()
     }
 }

@@ -191,10 +191,12 @@ impl Ledger {
         refused
     }
 
-    /// A container's process runs.
-    pub fn start(&mut self, id: &ContainerId) {
+    /// A container's process runs, on `mask` if the runtime shows one. An update sent while the container was
+    /// being made can have been lost: then the mask shows it.
+    pub fn start(&mut self, id: &ContainerId, mask: Option<CpuSet>) {
         if let Some(entry) = self.containers.get_mut(id) {
             entry.started = true;
+            entry.mask = mask.or_else(|| entry.mask.take());
         }
     }
 
@@ -474,13 +476,25 @@ mod tests {
     fn another_container_of_the_pod_follows_once_the_owner_has_stopped() {
         let mut ledger = ledger(&[("A", "2-3")]);
         ledger.create(who("1", "p", "init"), &says(&[("A", "2-3")])).unwrap();
-        ledger.start(&"1".into());
+        ledger.start(&"1".into(), None);
         assert!(ledger.create(who("2", "p", "app"), &says(&[("A", "2-3")])).is_err());
         ledger.stop(&"1".into());
         assert!(ledger.create(who("3", "other", "app"), &says(&[("A", "2-3")])).is_err());
         assert!(ledger.create(who("4", "p", "app"), &says(&[("A", "2-3")])).is_ok());
         ledger.remove(&"1".into());
         assert_eq!(ledger.owner(&"A".into()), Some(&who("4", "p", "app")));
+    }
+
+    #[test]
+    fn an_update_lost_while_the_container_was_made_is_due_again_once_it_runs() {
+        let mut ledger = ledger(&[]);
+        ledger.create(who("1", "p", "one"), &[]).unwrap();
+        ledger.book("A".into(), Booking::plain(cpus("0-1"))).unwrap();
+        assert_eq!(updates(&mut ledger), [("1".to_owned(), "2-7".to_owned())]);
+        ledger.start(&"1".into(), None);
+        assert_eq!(updates(&mut ledger), []);
+        ledger.start(&"1".into(), Some(cpus("0-7")));
+        assert_eq!(updates(&mut ledger), [("1".to_owned(), "2-7".to_owned())]);
     }
 
     #[test]
@@ -491,7 +505,7 @@ mod tests {
         ledger.create(who("3", "p3", "three"), &says(&[("B", "5")])).unwrap();
         ledger.remove(&"3".into());
         ledger.create(who("4", "p4", "four"), &says(&[("B", "5")])).unwrap();
-        ledger.start(&"4".into());
+        ledger.start(&"4".into(), None);
         ledger.stop(&"4".into());
         ledger.remove(&"4".into());
         assert!(ledger.create(who("5", "p5", "five"), &says(&[("B", "5")])).is_err());

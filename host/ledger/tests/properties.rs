@@ -98,7 +98,7 @@ fn play(ledger: &mut Ledger, masks: &mut Masks, event: Event) {
                 masks.insert(who(id).id, placement.cpus);
             }
         }
-        Event::Start(id) => ledger.start(&who(id).id),
+        Event::Start(id) => ledger.start(&who(id).id, masks.get(&who(id).id).cloned()),
         Event::Stop(id) => ledger.stop(&who(id).id),
         Event::Remove(id) => {
             ledger.remove(&who(id).id);

@@ -76,6 +76,18 @@ pub(super) fn devices(
 }
 
 /// What grouping by NUMA node cannot place as it should.
+/// Reserved CPUs that the machine does not have: a mistake, or another kind of node.
+pub(super) fn reserved_unknown(topology: &Topology, reserved: &CpuSet) -> Option<Warning> {
+    let unknown = reserved.difference(&topology.online()).difference(&topology.offline);
+    (!unknown.is_empty()).then(|| Warning {
+        code: "reserved-cpus-unknown",
+        message: format!(
+            "reserved CPUs {unknown} do not exist on this machine, whose CPUs are {}",
+            topology.online()
+        ),
+    })
+}
+
 pub(super) fn without_numa_node(topology: &Topology, by: GroupBy) -> Option<Warning> {
     if by != GroupBy::NumaNode {
         return None;

@@ -147,6 +147,7 @@ pub fn publish(
             attributes::add_pcie_roots(device, topology);
         }
     }
+    warnings.extend(grouped::reserved_unknown(topology, reserved));
     warnings.extend(grouped::drop_unusable(&mut devices));
     warnings.extend(limits::enforce(&mut devices));
     Published { devices, warnings }

@@ -114,6 +114,11 @@ impl KubeApi {
         if pod.metadata.uid.as_deref() != Some(uid) {
             return Err(ApiError::NotFound);
         }
+        // The claims of a pod that has ended are unprepared; none of its containers runs.
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return Ok(Vec::new());
+        }
         let claims = claim_names(pod).into_iter().map(|name| async move {
             match self.get_claim(namespace, &name).await {
                 Ok(claim) => Ok(Some(claim)),
@@ -304,11 +309,20 @@ mod tests {
             });
             object("Pod", "p", rest)
         };
-        let router = claims(&["direct", "made", "extended"]).route("/api/v1/namespaces/n/pods/p", get(pod));
+        let ended = || async {
+            let claims = json!([{"name": "x", "resourceClaimName": "direct"}]);
+            let rest =
+                json!({"spec": {"containers": [], "resourceClaims": claims}, "status": {"phase": "Failed"}});
+            object("Pod", "ended", rest)
+        };
+        let router = claims(&["direct", "made", "extended"])
+            .route("/api/v1/namespaces/n/pods/p", get(pod))
+            .route("/api/v1/namespaces/n/pods/ended", get(ended));
         let api = serve(router).await;
         let found = api.claims_of_pod("n", "p", "uid-of-p").await.unwrap();
         let names: Vec<&str> = found.iter().map(|claim| claim.id.name.as_str()).collect();
         assert_eq!(names, ["direct", "extended", "made"]);
+        assert_eq!(api.claims_of_pod("n", "ended", "uid-of-ended").await.unwrap(), []);
         assert_eq!(api.claims_of_pod("n", "p", "another").await.unwrap_err(), ApiError::NotFound);
         assert_eq!(api.claims_of_pod("n", "q", "u").await.unwrap_err(), ApiError::NotFound);
     }

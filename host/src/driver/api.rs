@@ -9,7 +9,8 @@ pub trait Api: Send + Sync {
     /// [`ApiError`], within a bounded time.
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Claim, ApiError>>;
 
-    /// The claims that a pod uses. [`ApiError::NotFound`] when there is no pod with this UID.
+    /// The claims that a pod uses; none once it has ended. [`ApiError::NotFound`] when there is no pod with
+    /// this UID.
     ///
     /// # Errors
     /// [`ApiError`], within a bounded time.

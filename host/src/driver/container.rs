@@ -6,6 +6,7 @@ use super::env::{self, EnvFault};
 use super::error::ContainerError;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen, Who};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// The pod of a container.
@@ -148,8 +149,10 @@ impl Driver {
 
     /// A container's process runs. Tells a container that was never started, whose removal leaves its claims
     /// to others, from one that has ended.
-    pub fn start_container(&self, id: &str) {
-        self.ledger().start(&id.into());
+    pub fn start_container(&self, container: &Container) {
+        let mut ledger = self.ledger();
+        ledger.start(&container.id.as_str().into(), container.cpus.clone());
+        self.tell_due(&ledger);
     }
 
     /// A container has ended. Its claims stay as they are. Late, double and unknown stops are normal. New
@@ -192,6 +195,47 @@ impl Driver {
     pub(super) fn tell_unproven(&self, ledger: &Ledger) {
         if ledger.unproven_claims().next().is_some() {
             self.unproven.notify_one();
+        }
+    }
+}
+
+/// Masks that are due though no hook asks, for runtimes that bear such updates.
+impl Driver {
+    /// Waits until masks may be due that no hook may bring soon: a claim was unprepared, say.
+    pub async fn masks_due(&self) {
+        self.masks_due.notified().await;
+    }
+
+    /// Masks that should be in place and are not, counted as sent: for a push where the runtime is known to
+    /// bear it. Without a push they are in the next hook's answer.
+    #[must_use]
+    pub fn take_pending_updates(&self) -> Vec<Update> {
+        updates(&mut self.ledger())
+    }
+
+    /// A push has ended. What failed is due in the next hook's answer. A mask that a hook's answer has
+    /// replaced meanwhile is due again at once: which of the two came last is not known.
+    pub fn pushed(&self, sent: &[Update], failed: &BTreeSet<String>) {
+        let mut ledger = self.ledger();
+        let mut overtaken = false;
+        for Update { container_id, cpus } in sent {
+            let id = ContainerId::from(container_id.as_str());
+            let fails = failed.contains(container_id);
+            let replaced = ledger.believed(&id).is_some_and(|believed| believed != cpus);
+            if fails || replaced {
+                ledger.note_mask(&id, None);
+            }
+            overtaken |= replaced && !fails;
+        }
+        if overtaken {
+            self.tell_due(&ledger);
+        }
+    }
+
+    /// Wakes whoever pushes.
+    pub(super) fn tell_due(&self, ledger: &Ledger) {
+        if ledger.pending_updates() > 0 {
+            self.masks_due.notify_one();
         }
     }
 }

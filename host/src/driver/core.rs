@@ -57,6 +57,43 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// Containers without a claim would all be refused.
+    #[error(transparent)]
+    NothingShared(#[from] NothingShared),
+}
+
+/// Too few CPUs are left for containers without a claim, even while nobody has one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "of the CPUs {online}, {} are left for containers without a claim, and {floor} must be: {}; change reservedCPUs \
+     or minSharedCPUs",
+    shared.len(),
+    gone(reserved, isolated)
+)]
+pub struct NothingShared {
+    online: CpuSet,
+    reserved: CpuSet,
+    isolated: CpuSet,
+    shared: CpuSet,
+    floor: u32,
+}
+
+fn gone(reserved: &CpuSet, isolated: &CpuSet) -> String {
+    let sets = [("reserved", reserved), ("isolated by the kernel", isolated)];
+    let named = sets.iter().filter(|(_, cpus)| !cpus.is_empty()).map(|(what, cpus)| format!("{cpus} {what}"));
+    let named: Vec<String> = named.collect();
+    if named.is_empty() { "none is reserved".to_owned() } else { named.join(" and ") }
+}
+
+/// Whether containers without a claim have a place while nobody has a claim.
+fn check_shared(topology: &Topology, config: &Config) -> Result<(), NothingShared> {
+    let Node { online, reserved, isolated } = node(topology, config);
+    let shared = online.difference(&reserved).difference(&isolated);
+    let floor = floor(config);
+    if u32::try_from(shared.len()).is_ok_and(|shared| shared < floor) {
+        return Err(NothingShared { online, reserved, isolated, shared, floor });
+    }
+    Ok(())
 }
 
 /// The driver of one node: the only owner of its CPU allocations.
@@ -77,6 +114,8 @@ pub struct Driver {
     devices: watch::Sender<Arc<Vec<Device>>>,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
+    /// Masks are due that no hook may bring soon.
+    pub(super) masks_due: Notify,
     /// The runtime has named a CDI device of ours before, so it always does.
     pub(super) devices_are_told: AtomicBool,
     /// Claims unprepared while one of their containers seemed alive.
@@ -127,6 +166,7 @@ impl Driver {
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
         let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
+        check_shared(&topology, &config)?;
         let floor = usize::try_from(floor(&config)).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = allocation(&*strategies, &config, &topology, None);
@@ -147,6 +187,7 @@ impl Driver {
             strategy,
             devices,
             unproven: Notify::new(),
+            masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),
             unprepared_in_use: AtomicU64::new(0),
         }))
@@ -165,7 +206,10 @@ impl Driver {
             );
         }
         *lock(&self.strategy) = strategy;
-        self.ledger().replace_node(node);
+        let mut ledger = self.ledger();
+        ledger.replace_node(node);
+        self.tell_due(&ledger);
+        drop(ledger);
         self.devices.send_replace(current.view.devices.clone());
     }
 
@@ -210,12 +254,13 @@ fn node(topology: &Topology, config: &Config) -> Node {
 /// The devices that a driver with this configuration publishes on this machine; nothing is started. Blocking.
 ///
 /// # Errors
-/// Why the strategy cannot be used.
+/// Why the driver would not start, or the strategy cannot be used.
 pub fn published(
     strategies: &dyn Strategies,
     config: &Config,
     topology: &Topology,
 ) -> Result<Published, String> {
+    check_shared(topology, config).map_err(|error| error.to_string())?;
     let (groups, strategy) = open(strategies, config, topology);
     strategy.info()?;
     Ok(view::publish(topology, config, &groups, strategy.decider()))

@@ -32,7 +32,7 @@ mod tests;
 pub use api::{Api, ApiError};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
-pub use core::{Driver, DriverParts, StartError, published};
+pub use core::{Driver, DriverParts, NothingShared, StartError, published};
 pub use decide::{Decide, LoadedOnce, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
 pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};

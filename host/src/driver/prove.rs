@@ -3,6 +3,9 @@
 //!
 //! Proven: the spec is written again, and the CPUs leave the shared pool. Disproven: the container is one
 //! without that claim. No answer: everything stays as it is, and is asked again.
+//!
+//! CPUs that another claim was given before the container was seen are that claim's: a record counts for more
+//! than a variable, and two owners are never made.
 
 use super::api::ApiError;
 use super::claim::Claim;
@@ -79,8 +82,17 @@ impl Driver {
             let object = claims.iter().find(|claim| claim.id.uid == uid.as_str());
             let booking: Option<Booking> =
                 object.and_then(|object| self.results(&allocation, object, &cpus).ok());
+            let holders = booking.as_ref().map(|booking| self.holders(booking)).unwrap_or_default();
             match booking {
                 _ if !still => {}
+                Some(_) if !holders.is_empty() => {
+                    tracing::error!(
+                        claim_uid = %uid, %cpus,
+                        "{who} has the claim, but no record of it was left, and claim {holders} was given some of its \
+                         CPUs: it runs on the shared pool from here on; delete its pod"
+                    );
+                    self.ledger().disprove(&uid);
+                }
                 None => {
                     tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
                     self.ledger().disprove(&uid);
@@ -88,12 +100,7 @@ impl Driver {
                 Some(booking) => match self.write(&uid, &allocation, &booking, false) {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
-                        let mut ledger = self.ledger();
-                        ledger.prove(&uid, booking);
-                        let (cpus, claims) = ledger.conflicted();
-                        if claims.contains(&uid) {
-                            tracing::error!(claim_uid = %uid, %cpus, "another claim was given some of its CPUs");
-                        }
+                        self.ledger().prove(&uid, booking);
                     }
                     Err(error) => {
                         tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));
@@ -104,6 +111,15 @@ impl Driver {
             }
             round.settled += 1;
         }
+        self.tell_due(&self.ledger());
         round
+    }
+
+    /// The claims that hold CPUs of a booking, for a sentence; empty when nobody does.
+    fn holders(&self, booking: &Booking) -> String {
+        let all = booking.cpus().union(&booking.blocked());
+        let uids: Vec<String> =
+            self.ledger().holders(&all).into_iter().map(|(uid, _)| uid.to_string()).collect();
+        uids.join(", ")
     }
 }

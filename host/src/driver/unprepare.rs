@@ -7,10 +7,10 @@
 //! When 2 fails the CPUs stay booked. A claim that nobody knows is unprepared. What runs on the CPUs does
 //! not matter: the kubelet is the authority, and a stop event can be lost.
 
+use super::ApiError;
 use super::claim::ClaimRef;
 use super::core::{Driver, lock};
 use super::error::{ReleaseError, UnprepareError};
-use super::{ApiError, Update};
 use crate::cdi::Step;
 use dracpu_ledger::ClaimUid;
 use std::sync::Arc;
@@ -62,13 +62,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Masks that should be in place and are not, counted as sent: for a push where the runtime is known to
-    /// bear it. Without a push they are in the next hook's answer.
-    #[must_use]
-    pub fn take_pending_updates(&self) -> Vec<Update> {
-        super::container::updates(&mut self.ledger())
-    }
-
     fn unprepare_blocking(&self, claim: &ClaimRef) -> Result<(), UnprepareError> {
         let _span = tracing::info_span!("claim", claim_uid = claim.uid, op = "unprepare").entered();
         let uid = &ClaimUid::from(claim.uid.as_str());
@@ -87,7 +80,9 @@ impl Driver {
                 tracing::warn!("unprepared while {who} seems alive; it runs on the shared pool from here on");
                 self.unprepared_in_use.fetch_add(1, Ordering::Relaxed);
             }
-            ledger.release(uid)
+            let freed = ledger.release(uid);
+            self.tell_due(&ledger);
+            freed
         };
         lock(&self.orphans).remove(uid);
         self.probe.reached(Step::Released);

@@ -81,8 +81,8 @@ pub struct NodeState {
     pub conflicted_cpus: usize,
     /// Claims without object and container.
     pub orphaned_claims: usize,
-    /// Whether containers have yet to be told of a change of the shared pool.
-    pub shared_pool_pending: bool,
+    /// Containers that have yet to be told of a change of the shared pool.
+    pub shared_pool_pending: usize,
     /// Registered with the kubelet now.
     pub registered: bool,
     /// Connected to the runtime and synchronized now.
@@ -247,7 +247,7 @@ impl Metrics {
             (&gauges.stranded, state.stranded_cpus),
             (&gauges.conflicted, state.conflicted_cpus),
             (&gauges.orphaned, state.orphaned_claims),
-            (&gauges.pending, state.shared_pool_pending.into()),
+            (&gauges.pending, state.shared_pool_pending),
             (&gauges.registered, state.registered.into()),
             (&gauges.nri_connected, state.nri_connected.into()),
         ] {

@@ -76,7 +76,8 @@ definitions! {
     OVERLAP: Counter "dra_cpu_overlap_seconds_total" [] ALPHA
         "Time in which a container ran on CPUs that a claim holds for another one";
     PENDING: Gauge "dra_cpu_shared_pool_pending" [] ALPHA
-        "1 while containers have yet to be told of a change of the shared pool";
+        "Containers that have yet to be told of a change of the shared pool: at the next hook, where the runtime bears no \
+         other updates";
 }
 
 /// The table of metrics as JSON.

@@ -3,6 +3,8 @@
 use super::hooks::Hooks;
 use crate::driver::{Container, Created, Driver, Update, Updated};
 use dracpu_cpuset::CpuSet;
+use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 
 impl Hooks for Driver {
     fn create_container(&self, container: &Container) -> anyhow::Result<Created> {
@@ -13,8 +15,8 @@ impl Hooks for Driver {
         Self::update_container(self, container, wanted)
     }
 
-    fn start_container(&self, id: &str) {
-        Self::start_container(self, id);
+    fn start_container(&self, container: &Container) {
+        Self::start_container(self, container);
     }
 
     fn stop_container(&self, id: &str) -> Vec<Update> {
@@ -31,5 +33,17 @@ impl Hooks for Driver {
 
     fn validate_container(&self, container: &Container, cpus: Option<&CpuSet>) -> anyhow::Result<()> {
         Ok(Self::validate_container(self, container, cpus)?)
+    }
+
+    fn masks_due(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Self::masks_due(self))
+    }
+
+    fn take_masks(&self) -> Vec<Update> {
+        self.take_pending_updates()
+    }
+
+    fn masks_set(&self, sent: &[Update], failed: &BTreeSet<String>) {
+        self.pushed(sent, failed);
     }
 }

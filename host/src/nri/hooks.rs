@@ -1,5 +1,7 @@
 use crate::driver::{Container, Created, Update, Updated};
 use dracpu_cpuset::CpuSet;
+use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What the driver does when the runtime calls.
@@ -21,7 +23,7 @@ pub trait Hooks: Send + Sync {
     fn update_container(&self, container: &Container, wanted: Option<&CpuSet>) -> Updated;
 
     /// A container's process runs. May come after its stop, when it was short.
-    fn start_container(&self, id: &str);
+    fn start_container(&self, container: &Container);
 
     /// A container was stopped or has exited. New masks for others.
     fn stop_container(&self, id: &str) -> Vec<Update>;
@@ -38,6 +40,16 @@ pub trait Hooks: Send + Sync {
     /// # Errors
     /// The container is not created; the text reaches the pod's events.
     fn validate_container(&self, container: &Container, cpus: Option<&CpuSet>) -> anyhow::Result<()>;
+
+    /// Resolves when masks may be due that no hook brings soon. Asked only where the runtime bears updates
+    /// outside of hooks; may be dropped while it waits.
+    fn masks_due(&self) -> BoxFuture<'_, ()>;
+
+    /// The masks that are due, counted as set.
+    fn take_masks(&self) -> Vec<Update>;
+
+    /// How setting them ended: which containers have failed.
+    fn masks_set(&self, sent: &[Update], failed: &BTreeSet<String>);
 }
 
 /// A hook whose time is measured.

@@ -2,7 +2,8 @@
 //! from the driver, connects again when the connection ends.
 //!
 //! A hook waits for no strategy, file or API server: whoever is slower than 2 s is dropped by the runtime,
-//! and the container then starts without its CPUs. Never sends updates that the runtime did not ask for.
+//! and the container then starts without its CPUs. Updates outside of hooks go only to runtimes whose NRI
+//! bears them (0.12.1): older ones can dead-lock for good, and get them in the next hook's answer.
 //!
 //! Reading order: this file (when to connect), `session` (one connection), `plugin` (what the runtime
 //! calls), `convert`, `hooks` (what the driver must do), `driver` (that

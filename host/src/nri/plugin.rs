@@ -3,17 +3,17 @@
 use super::hooks::{Hook, Hooks, Observer};
 use super::version::{self, Version};
 use super::{CallError, convert};
-use crate::driver::{Container, Pod};
+use crate::driver::{Container, Pod, Update};
 use dracpu_proto::nri::{
     ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event,
     PostStartContainerRequest, PostStartContainerResponse, RemoveContainerRequest, RemoveContainerResponse,
     StateChangeEvent, StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
-    UpdateContainerRequest, UpdateContainerResponse, ValidateContainerAdjustmentRequest,
-    ValidateContainerAdjustmentResponse,
+    UpdateContainerRequest, UpdateContainerResponse, UpdateContainersResponse,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use dracpu_proto::{nri, ttrpc};
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ pub(super) struct Plugin {
     observer: Arc<dyn Observer>,
     /// For the log: who is on the other side.
     runtime: String,
+    /// Whether the runtime bears updates outside of hooks.
+    bears_pushes: bool,
     /// The parts of Synchronize so far.
     listing: Listing,
     synchronized: bool,
@@ -40,12 +42,42 @@ struct Listing {
 impl Plugin {
     pub(super) fn new(hooks: Arc<dyn Hooks>, observer: Arc<dyn Observer>) -> Self {
         let (runtime, listing) = Default::default();
-        Self { hooks, observer, runtime, listing, synchronized: false }
+        Self { hooks, observer, runtime, bears_pushes: false, listing, synchronized: false }
     }
 
     /// Whether the last part of Synchronize has been handled.
     pub(super) fn is_synchronized(&self) -> bool {
         self.synchronized
+    }
+
+    /// Waits for masks that are due outside of hooks, where the runtime bears such updates; else for ever.
+    pub(super) async fn masks_due(&self) {
+        if !self.synchronized || !self.bears_pushes {
+            std::future::pending::<()>().await;
+        }
+        self.hooks.masks_due().await;
+    }
+
+    /// The masks that are due.
+    pub(super) fn take_masks(&self) -> Vec<Update> {
+        self.hooks.take_masks()
+    }
+
+    /// The runtime's answer to setting them.
+    pub(super) fn masks_set(&self, sent: &[Update], answer: Result<Vec<u8>, String>) {
+        let answer = answer.and_then(|payload| {
+            UpdateContainersResponse::decode(&*payload).map_err(|error| error.to_string())
+        });
+        let failed: BTreeSet<String> = match answer {
+            Ok(answer) => answer.failed.into_iter().map(|update| update.container_id).collect(),
+            // Which ones, it does not say.
+            Err(why) => {
+                tracing::warn!(runtime = self.runtime, why, "the runtime did not set the masks it was sent");
+                sent.iter().map(|update| update.container_id.clone()).collect()
+            }
+        };
+        tracing::info!(containers = sent.len(), failed = failed.len(), "set masks outside of hooks");
+        self.hooks.masks_set(sent, &failed);
     }
 
     /// Answers a ttrpc request.
@@ -100,14 +132,17 @@ impl Plugin {
                 Version::LEAST
             );
         }
+        self.bears_pushes = nri.is_some_and(|version| version >= Version::BEARS_PUSHES);
         ConfigureResponse { events: event_mask(&request.nri_version) }
     }
 
     fn synchronize(&mut self, request: SynchronizeRequest) -> Result<SynchronizeResponse, CallError> {
         let pods = request.pods.into_iter().map(|pod| (pod.id.clone(), convert::pod(pod)));
         self.listing.pods.extend(pods);
-        let containers = request.containers.into_iter().map(|container| (container.id.clone(), container));
-        self.listing.containers.extend(containers);
+        // Some runtimes list containers that have ended.
+        let ended = i32::from(nri::ContainerState::ContainerStopped);
+        let containers = request.containers.into_iter().filter(|container| container.state != ended);
+        self.listing.containers.extend(containers.map(|container| (container.id.clone(), container)));
         if request.more {
             // The runtime closes the connection if anything else comes back.
             return Ok(SynchronizeResponse { update: Vec::new(), more: true });
@@ -195,7 +230,7 @@ impl Plugin {
     ) -> Result<(), CallError> {
         let container = convert::container(pod, container)?;
         let (started, _) = guarded(|| {
-            self.hooks.start_container(&container.id);
+            self.hooks.start_container(&container);
             Ok(())
         });
         started

@@ -1,17 +1,19 @@
 //! One connection to the runtime, from the call to register to its end.
 
-use super::SessionError;
 use super::mux::{Connection, Inbox, write_message};
 use super::plugin::Plugin;
 use super::ttrpc::{self, Kind, Message};
+use super::{SessionError, convert};
 use crate::DRIVER_NAME;
+use crate::driver::Update;
 use crate::readiness::{Part, Readiness};
-use dracpu_proto::nri::RegisterPluginRequest;
+use dracpu_proto::nri::{RegisterPluginRequest, UpdateContainersRequest};
 use prost::Message as _;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// First in the order of plugins.
@@ -20,12 +22,15 @@ const PLUGIN_INDEX: &str = "00";
 /// The NRI version that the plugin is written for.
 const NRI_VERSION: &str = "v0.12.2";
 
-/// Stream of the only call that the plugin makes. Further calls must take higher odd numbers, in the order
-/// in which they are written.
+/// Stream of the plugin's first call. Later ones take higher odd numbers, in the order in which they are
+/// written.
 const REGISTER_STREAM: u32 = 1;
 
 /// A runtime that takes no answer for so long has given the plugin up.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// The runtime sets masks one after another, some ten milliseconds each, and lets hooks go first.
+const PUSH_LIMIT: Duration = Duration::from_secs(60);
 
 /// Connects, registers and answers calls until `stop`.
 ///
@@ -42,11 +47,22 @@ pub(super) async fn serve(
     let mut trunk = Trunk::connect(socket).await?;
     readiness.not_ready(Part::Nri, "connected to the container runtime, which has not synchronized yet");
     trunk.send(Connection::Runtime, &register()).await?;
+    let mut pushes = Pushes { stream: REGISTER_STREAM, pending: None };
     loop {
         let (connection, message) = tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
             received = trunk.receive() => received?,
+            () = pushes.overdue() => {
+                pushes.end(plugin, Err(format!("no answer within {} s", PUSH_LIMIT.as_secs())));
+                continue;
+            }
+            () = plugin.masks_due(), if pushes.pending.is_none() => {
+                if let Some(message) = pushes.begin(plugin.take_masks()) {
+                    trunk.send(Connection::Runtime, &message).await?;
+                }
+                continue;
+            }
         };
         match (connection, message.kind) {
             (Connection::Plugin, Kind::Request) => {
@@ -62,6 +78,13 @@ pub(super) async fn serve(
                 ttrpc::answer(&message)
                     .map_err(|status| SessionError::Refused { code: status.code, message: status.message })?;
             }
+            (Connection::Runtime, Kind::Response) if pushes.awaits(message.stream) => {
+                let answer = ttrpc::answer(&message);
+                pushes.end(
+                    plugin,
+                    answer.map_err(|status| format!("{} (code {})", status.message, status.code)),
+                );
+            }
             (_, kind) => {
                 tracing::debug!(
                     ?connection,
@@ -70,6 +93,51 @@ pub(super) async fn serve(
                     "ignored a message that nothing waits for"
                 );
             }
+        }
+    }
+}
+
+/// Updates that no hook asked for, one call at a time.
+struct Pushes {
+    /// Of the latest call.
+    stream: u32,
+    pending: Option<Pending>,
+}
+
+struct Pending {
+    sent: Vec<Update>,
+    deadline: Instant,
+}
+
+impl Pushes {
+    /// The call that sets these masks; none when there are none.
+    fn begin(&mut self, masks: Vec<Update>) -> Option<Message> {
+        let update = convert::updates(masks.clone(), None);
+        if update.is_empty() {
+            return None;
+        }
+        self.stream += 2;
+        self.pending = Some(Pending { sent: masks, deadline: Instant::now() + PUSH_LIMIT });
+        let request = UpdateContainersRequest { update, evict: Vec::new() };
+        let payload = request.encode_to_vec();
+        Some(Message::request(self.stream, dracpu_proto::NRI_RUNTIME_SERVICE, "UpdateContainers", payload))
+    }
+
+    fn awaits(&self, stream: u32) -> bool {
+        self.pending.is_some() && self.stream == stream
+    }
+
+    /// Waits until the call has no answer for too long.
+    async fn overdue(&self) {
+        match &self.pending {
+            Some(pending) => tokio::time::sleep_until(pending.deadline).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn end(&mut self, plugin: &Plugin, answer: Result<Vec<u8>, String>) {
+        if let Some(Pending { sent, .. }) = self.pending.take() {
+            plugin.masks_set(&sent, answer);
         }
     }
 }

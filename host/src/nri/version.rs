@@ -12,6 +12,9 @@ impl Version {
     /// Older runtimes can dead-lock when a plugin registers while containers start.
     pub(super) const LEAST: Self = Self(0, 6, 1);
 
+    /// From here on an update outside of hooks cannot dead-lock the runtime.
+    pub(super) const BEARS_PUSHES: Self = Self(0, 12, 1);
+
     /// Reads `1.2.3` with whatever stands before and behind it: `v0.12.3`, `2.4.2+unknown`, `1.7.26~ds1`.
     fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);

@@ -180,13 +180,13 @@ impl Node {
             Event::Start { container } => {
                 let known = self.runtime.get(&container)?;
                 known.started = true;
-                self.driver.start_container(&known.container.id);
+                self.driver.start_container(&known.container);
             }
             Event::Stop { container } => {
                 let known = self.runtime.get(&container)?;
                 // What is stopped was started; stories need not say so.
                 if !std::mem::replace(&mut known.started, true) {
-                    self.driver.start_container(&known.container.id);
+                    self.driver.start_container(&known.container);
                 }
                 let updates = self.driver.stop_container(&known.container.id);
                 answer.updates(self.runtime.apply(updates));

@@ -1,5 +1,6 @@
 use super::support::{Home, container, cpus, held, holds, prepare, reference, unprepare, update};
 use crate::driver::{ContainerError, Round};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,35 @@ async fn a_container_gets_its_claim_and_the_others_leave_it() {
     assert_eq!(driver.status().pending_updates, 1);
     assert_eq!(driver.take_pending_updates(), [update("b", "0-7")]);
     assert_eq!(driver.take_pending_updates(), []);
+}
+
+#[tokio::test]
+async fn masks_are_due_after_unprepare_and_again_when_a_hook_overtook_the_push() {
+    let home = Home::new();
+    let driver = home.start();
+    let due = || async { tokio::time::timeout(Duration::from_millis(1), driver.masks_due()).await.is_ok() };
+    driver.create_container(&container("b", "q", &[], "")).unwrap();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    driver.create_container(&container("a", "p", &["DRA_CPUSET_A=0-1"], "")).unwrap();
+    assert!(!due().await, "what hooks bring is not due");
+    driver.stop_container("a");
+    unprepare(&driver, "A").await;
+    assert!(due().await);
+    let sent = driver.take_pending_updates();
+    assert_eq!(sent, [update("b", "0-7")]);
+    driver.pushed(&sent, &BTreeSet::new());
+    assert_eq!((due().await, driver.status().pending_updates), (false, 0), "all is said");
+
+    driver.pushed(&sent, &BTreeSet::from(["b".to_owned()]));
+    assert_eq!((due().await, driver.status().pending_updates), (false, 1), "left to the next hook");
+    assert_eq!(driver.stop_container("a"), sent);
+
+    home.prepare(&driver, "B", "2").await.unwrap();
+    let own = driver.create_container(&container("c", "p", &["DRA_CPUSET_B=0-1"], "")).unwrap();
+    assert_eq!(own.updates, [update("b", "2-7")]);
+    driver.pushed(&sent, &BTreeSet::new());
+    assert!(due().await);
+    assert_eq!(driver.take_pending_updates(), [update("b", "2-7")]);
 }
 
 #[tokio::test]
@@ -149,6 +179,19 @@ async fn a_claim_without_a_record_is_proven_by_the_api_server() {
     let asked = *home.api.asked.lock().unwrap();
     prepare(&driver, reference("A")).await.unwrap();
     assert_eq!(*home.api.asked.lock().unwrap(), asked);
+}
+
+#[tokio::test]
+async fn a_claim_without_a_record_makes_no_second_owner_of_cpus_that_were_given_out_since() {
+    let home = Home::new();
+    let driver = wiped(&home).await;
+    home.prepare(&driver, "B", "2").await.unwrap();
+    driver.synchronize(vec![container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1")]);
+    assert_eq!(driver.prove_once().await, Round { settled: 1, open: 0 });
+    assert_eq!(held(&driver), [holds("B", "0-1")]);
+    assert!(!home.spec("A").exists());
+    assert_eq!(driver.status().conflicted_cpus, cpus(""));
+    assert_eq!(driver.take_pending_updates(), [update("a", "2-7")]);
 }
 
 #[tokio::test]

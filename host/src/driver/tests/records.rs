@@ -1,6 +1,7 @@
 //! What a driver makes of the files that it finds.
 
 use super::support::{DEVICE, Home, container, cpus, held, holds, prepare, reference, unprepare, update};
+use crate::config::MinSharedCpus;
 use crate::device::fixtures;
 
 /// As the Go driver writes it.
@@ -29,6 +30,25 @@ async fn claims_of_another_driver_are_taken_over_and_learn_their_results() {
     *home.api.down.lock().unwrap() = true;
     drop(driver);
     assert_eq!(prepare(&home.start(), reference("A")).await.unwrap(), answer, "the record is complete");
+}
+
+#[test]
+fn a_configuration_that_leaves_nothing_to_share_is_refused() {
+    for (reserved, floor, named) in [
+        ("0-7", MinSharedCpus::Default, "of the CPUs 0-7, 0 are left"),
+        ("0-7", MinSharedCpus::Default, "0-7 reserved"),
+        ("0-5", MinSharedCpus::Explicit(3), "2 are left for containers without a claim, and 3 must be"),
+        ("", MinSharedCpus::Explicit(9), "none is reserved; change reservedCPUs or minSharedCPUs"),
+    ] {
+        let mut home = Home::new();
+        home.config.reserved_cpus = cpus(reserved);
+        home.config.min_shared_cpus = floor;
+        let refusal = home.try_start().err().unwrap().to_string();
+        assert!(refusal.contains(named), "{named} in {refusal}");
+    }
+    let mut home = Home::new();
+    home.config.reserved_cpus = cpus("0-6");
+    assert!(home.try_start().is_ok());
 }
 
 #[tokio::test]

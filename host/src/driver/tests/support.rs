@@ -3,7 +3,7 @@
 use super::super::core::lock;
 use super::super::{
     AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
-    PrepareError, Prepared, Strategies, StrategyInfo, Undecided, Update,
+    PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
 use crate::cdi::{NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
@@ -176,6 +176,10 @@ impl Home {
     }
 
     pub(super) fn start(&self) -> Arc<Driver> {
+        self.try_start().unwrap()
+    }
+
+    pub(super) fn try_start(&self) -> Result<Arc<Driver>, StartError> {
         let parts = DriverParts {
             config: self.config.clone(),
             topology: self.topology.clone(),
@@ -185,7 +189,7 @@ impl Home {
             probe: self.probe.clone(),
             boot_id: self.boot_id.clone(),
         };
-        Driver::start(parts).unwrap()
+        Driver::start(parts)
     }
 
     /// The object of a claim for CPUs of a device.

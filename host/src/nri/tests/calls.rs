@@ -281,8 +281,10 @@ fn parts_of_synchronize_are_joined_and_answered_once() {
     assert!(runtime.driver.calls().is_empty() && !runtime.plugin.is_synchronized());
     let mut stray = container("c", &[]);
     stray.pod_sandbox_id = "unlisted".into();
+    let mut ended = container("d", &[]);
+    ended.set_state(nri::ContainerState::ContainerStopped);
     let response: nri::SynchronizeResponse =
-        runtime.call("Synchronize", &part(&[pod()], &[stray], false)).unwrap();
+        runtime.call("Synchronize", &part(&[pod()], &[stray, ended], false)).unwrap();
     assert!(!response.more && runtime.plugin.is_synchronized());
     assert_eq!(
         masks(&response.update),

@@ -3,8 +3,11 @@
 use crate::driver::{Container, Created, Update, Updated};
 use crate::nri::{Hook, Hooks, Observer};
 use dracpu_cpuset::CpuSet;
+use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Create: CPUs 2-3, exclusive, one other container. Update: 2-3. Stop, Synchronize: one container to 0-1.
 /// A container named `refused` is refused, one named `panics` makes every hook panic.
@@ -14,6 +17,8 @@ pub(super) struct Driver {
     observed: Mutex<Vec<String>>,
     created: Mutex<Option<Created>>,
     updated: Mutex<Option<Updated>>,
+    masks: Mutex<Vec<Update>>,
+    due: Notify,
 }
 
 pub(super) fn cpus(list: &str) -> CpuSet {
@@ -43,6 +48,12 @@ impl Driver {
     /// What an update answers from now on.
     pub(super) fn updates(&self, updated: Updated) {
         *self.updated.lock().unwrap() = Some(updated);
+    }
+
+    /// Masks become due.
+    pub(super) fn owes(&self, masks: Vec<Update>) {
+        *self.masks.lock().unwrap() = masks;
+        self.due.notify_one();
     }
 
     /// The calls since the last look.
@@ -87,8 +98,8 @@ impl Hooks for Driver {
         self.updated.lock().unwrap().clone().unwrap_or_else(default)
     }
 
-    fn start_container(&self, id: &str) {
-        self.note(format!("start {id}"), id);
+    fn start_container(&self, container: &Container) {
+        self.note(format!("start {}", container.id), &container.name);
     }
 
     fn stop_container(&self, id: &str) -> Vec<Update> {
@@ -112,6 +123,20 @@ impl Hooks for Driver {
         self.note(format!("validate {} final={}", container.id, list(final_cpus)), &container.name);
         anyhow::ensure!(final_cpus == Some(&cpus("2-3")), "the final mask is {}, not 2-3", list(final_cpus));
         Ok(())
+    }
+
+    fn masks_due(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.due.notified())
+    }
+
+    fn take_masks(&self) -> Vec<Update> {
+        std::mem::take(&mut *self.masks.lock().unwrap())
+    }
+
+    fn masks_set(&self, sent: &[Update], failed: &BTreeSet<String>) {
+        let sent: Vec<_> =
+            sent.iter().map(|update| format!("{}={}", update.container_id, update.cpus)).collect();
+        self.note(format!("set {sent:?} failed {failed:?}"), "");
     }
 }
 

@@ -170,11 +170,32 @@ impl Peer {
         self.write(2, 1, 2, &response.encode_to_vec()).await;
     }
 
+    /// Waits for a call of the plugin: its stream and the masks that it sets.
+    pub(super) async fn push(&mut self) -> (u32, Vec<nri::ContainerUpdate>) {
+        let raw = self.message(2).await.expect("a call");
+        assert_eq!(raw.kind, 1);
+        let request = ttrpc::Request::decode(&*raw.data).unwrap();
+        assert_eq!(
+            (&*request.service, &*request.method),
+            ("nri.pkg.api.v1alpha1.Runtime", "UpdateContainers")
+        );
+        (raw.stream, nri::UpdateContainersRequest::decode(&*request.payload).unwrap().update)
+    }
+
+    /// Answers a call of the plugin.
+    pub(super) async fn pushed(&mut self, stream: u32, response: ttrpc::Response) {
+        self.write(2, stream, 2, &response.encode_to_vec()).await;
+    }
+
     pub(super) async fn configure(&mut self) -> i32 {
+        self.configure_as("2.4.2+unknown", "v0.12.3").await
+    }
+
+    pub(super) async fn configure_as(&mut self, containerd: &str, nri_version: &str) -> i32 {
         let request = nri::ConfigureRequest {
             runtime_name: "containerd".into(),
-            runtime_version: "2.4.2+unknown".into(),
-            nri_version: "v0.12.3".into(),
+            runtime_version: containerd.into(),
+            nri_version: nri_version.into(),
             ..Default::default()
         };
         self.call::<nri::ConfigureResponse>("Configure", &request).await.unwrap().events

@@ -1,8 +1,8 @@
 //! Whole connections over a real socket.
 
-use super::driver::Driver;
+use super::driver::{Driver, update};
 use super::peer::{Peer, Runtime, soon};
-use crate::nri::{Pause, run};
+use crate::nri::{Hooks as _, Pause, run};
 use crate::readiness::{Part, Readiness};
 use dracpu_proto::{nri, ttrpc};
 use prost::Message;
@@ -234,6 +234,50 @@ async fn errors_of_a_call_leave_the_connection_alone() {
     peer.call::<nri::CreateContainerResponse>("CreateContainer", &create("b")).await.unwrap();
     assert_eq!(plugin.problem(), None);
     plugin.end().await;
+}
+
+#[tokio::test]
+async fn masks_that_are_due_go_out_one_call_at_a_time_and_hooks_are_answered_meanwhile() {
+    let runtime = Runtime::start();
+    let plugin = Plugin::start(runtime.socket());
+    let mut peer = runtime.accept().await;
+    served(&mut peer).await;
+    plugin.driver.calls();
+    plugin.driver.owes(vec![update("a", "0-3"), update("b", "0-3")]);
+    let (stream, sent) = peer.push().await;
+    assert_eq!((stream, sent.len(), &*sent[1].container_id), (3, 2, "b"));
+    plugin.driver.owes(vec![update("a", "0-7")]);
+    peer.call::<nri::CreateContainerResponse>("CreateContainer", &create("c")).await.unwrap();
+    let failed = nri::UpdateContainersResponse { failed: vec![sent[1].clone()] };
+    peer.pushed(3, ttrpc::Response { status: None, payload: failed.encode_to_vec() }).await;
+    let (stream, sent) = peer.push().await;
+    assert_eq!((stream, &*sent[0].container_id), (5, "a"));
+    let status =
+        ttrpc::Status { code: 2, message: "NRI update of some containers failed".into(), details: vec![] };
+    peer.pushed(5, ttrpc::Response { status: Some(status), payload: vec![] }).await;
+    peer.call::<nri::CreateContainerResponse>("CreateContainer", &create("d")).await.unwrap();
+    let calls = plugin.driver.calls();
+    assert!(calls[0].starts_with("create c") && calls[3].starts_with("create d"), "{calls:?}");
+    assert_eq!(calls[1], r#"set ["a=0-3", "b=0-3"] failed {"b"}"#);
+    assert_eq!(calls[2], r#"set ["a=0-7"] failed {"a"}"#);
+    plugin.end().await;
+}
+
+#[tokio::test]
+async fn runtimes_that_can_dead_lock_are_sent_nothing_outside_of_hooks() {
+    for (containerd, nri_version) in [("2.1.9", ""), ("2.3.4", ""), ("2.4.0", "v0.12.0"), ("3.0", "")] {
+        let runtime = Runtime::start();
+        let plugin = Plugin::start(runtime.socket());
+        let mut peer = runtime.accept().await;
+        peer.registration().await;
+        peer.registered(None).await;
+        peer.configure_as(containerd, nri_version).await;
+        peer.synchronize(vec![]).await;
+        plugin.driver.owes(vec![update("a", "0-3")]);
+        peer.call::<nri::CreateContainerResponse>("CreateContainer", &create("c")).await.unwrap();
+        assert_eq!(plugin.driver.take_masks(), [update("a", "0-3")], "{containerd}: taken by nobody");
+        plugin.end().await;
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use super::super::cdi_reader::Spec;
 use super::super::cpus::{Cpus, list, parse};
 use super::super::kubelet::ClaimRef;
 use super::super::runtime::ContainerState;
+use super::super::wait::{SOON, poll};
 use super::Node;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -70,6 +71,12 @@ impl Node {
             let is = self.metric(series).await?;
             ensure!((is - count).abs() < 0.5, "{series} is {is}, not {count}");
         }
+        // Masks that no hook brings come a moment later.
+        poll("masks as recorded", SOON, || async { self.masks_are(&recorded, &shared) }).await?;
+        Ok(shared)
+    }
+
+    fn masks_are(&self, recorded: &BTreeMap<String, Cpus>, shared: &Cpus) -> Result<()> {
         for (id, container) in self.runtime.containers() {
             if container.state == ContainerState::Exited {
                 continue;
@@ -78,7 +85,7 @@ impl Node {
                 container.cdi_devices.iter().filter_map(|name| name.strip_prefix("dra.k8s.io/cpu=claim-"));
             let own: Cpus = uids.flat_map(|uid| recorded.get(uid).cloned().unwrap_or_default()).collect();
             let mask = self.runtime.effective_cpus(&id);
-            let wanted = if own.is_empty() { &shared } else { &own };
+            let wanted = if own.is_empty() { shared } else { &own };
             ensure!(
                 mask == *wanted,
                 "container {} runs on {}, not {}",
@@ -87,6 +94,6 @@ impl Node {
                 list(wanted)
             );
         }
-        Ok(shared)
+        Ok(())
     }
 }
