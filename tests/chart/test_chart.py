@@ -66,7 +66,7 @@ def driver_config(text):
 def driver_args(text):
     """The arguments of the driver's container, after the program."""
     words = re.search(r"(?m)^ +args:\n((?: +- .*\n)+)", documents(text)["DaemonSet"]).group(1)
-    program, *flags = [line.strip().removeprefix("- ") for line in words.splitlines()]
+    program, *flags = [line.strip().removeprefix("- ").strip('"') for line in words.splitlines()]
     assert program == "/dracpu", program
     return flags
 
@@ -135,7 +135,7 @@ class Rendered(unittest.TestCase):
         self.assertIn("\n  name: dracpu\n", objects["DaemonSet"])
         self.assertIn("\n  name: dracpu-config\n", objects["ConfigMap"])
         self.assertIn("\n  name: dracpu\n", objects["ServiceAccount"])
-        selector = "    matchLabels:\n      app.kubernetes.io/name: dra-driver-cpu\n      app.kubernetes.io/instance: r\n  "
+        selector = """    matchLabels:\n      app.kubernetes.io/name: "dra-driver-cpu"\n      app.kubernetes.io/instance: "r"\n  """
         self.assertIn(selector, objects["DaemonSet"])
         names = {"r": "r-dra-driver-cpu", "dra-driver-cpu": "dra-driver-cpu", "my-dra-driver-cpu-2": "my-dra-driver-cpu-2"}
         for release, name in names.items():

@@ -13,15 +13,15 @@
 {{- end -}}
 
 {{- define "dracpu.selector" -}}
-app.kubernetes.io/name: {{ include "dracpu.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "dracpu.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Labels of the pods: without versions, so that a new chart alone restarts nothing. */}}
 {{- define "dracpu.podLabels" -}}
 {{ include "dracpu.selector" . }}
 tier: node
-k8s-app: {{ include "dracpu.name" . }}
+k8s-app: {{ include "dracpu.name" . | quote }}
 {{- end -}}
 
 {{- define "dracpu.labels" -}}
