@@ -1,4 +1,4 @@
-# Everything here sets itself up: it needs rustup, cargo, make, python3 and a C compiler, nothing as root.
+# Everything here sets itself up: it needs rustup, cargo, make, python3 with pip and a C compiler, nothing as root.
 # `make help` lists the targets.
 
 SHELL := /bin/bash
@@ -13,8 +13,10 @@ DENY := $(CACHE)/tools/bin/cargo-deny
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 MUSL := x86_64-unknown-linux-musl
+# Fetches helm at the first call.
+CHART_TEST := DRACPU_CACHE=$(CACHE) python3 tests/chart/test_chart.py
 
-.PHONY: help setup demo build test lint audit bench
+.PHONY: help setup demo build test chart-test lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +41,10 @@ build: setup ## the release build, static: target/release/dracpu
 test: setup ## every test that needs no root
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace
+	DRACPU_BIN=$(TARGET_DIR)/debug/dracpu $(CHART_TEST)
+
+chart-test: ## the Helm chart alone; DRACPU_BIN=FILE also asks the driver what it renders
+	$(CHART_TEST)
 
 lint: setup $(DENY) ## formatting, clippy, docs, dependency rules
 	$(CARGO) fmt --all --check
