@@ -1,4 +1,5 @@
-# Everything here sets itself up: it needs rustup, cargo, make, python3 with pip and a C compiler, nothing as root.
+# Everything here sets itself up: it needs rustup, cargo, make, python3 and a C compiler, nothing as root; the
+# chart's tests also pip.
 # `make help` lists the targets.
 
 SHELL := /bin/bash
@@ -12,11 +13,36 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/tools/bin/cargo-deny
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
-MUSL := x86_64-unknown-linux-musl
-# Fetches helm at the first call.
-CHART_TEST := DRACPU_CACHE=$(CACHE) python3 tests/chart/test_chart.py
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+DRACPU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup demo build test chart-test lint audit bench
+# The release build. Paths of this machine are taken out of the binary: the same sources give the same bytes.
+ARCH ?= amd64
+IMAGE ?= dracpu:$(VERSION)
+ifeq ($(ARCH),amd64)
+MUSL := x86_64-unknown-linux-musl
+CROSS_CC := cc
+CROSS_PACKAGE := build-essential
+RELEASE := $(TARGET_DIR)/release
+else ifeq ($(ARCH),arm64)
+MUSL := aarch64-unknown-linux-musl
+CROSS_CC := aarch64-linux-gnu-gcc
+CROSS_PACKAGE := gcc-aarch64-linux-gnu
+# The toolchain's own linker; Debian's knows no musl.
+CROSS_LINKER := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
+RELEASE := $(TARGET_DIR)/release-arm64
+else
+$(error ARCH is amd64 or arm64, not $(ARCH))
+endif
+MUSL_VAR := $(subst -,_,$(MUSL))
+UPPER_VAR := $(shell echo $(MUSL_VAR) | tr a-z A-Z)
+REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/dracpu
+RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) $(CROSS_LINKER) CARGO_TARGET_$(UPPER_VAR)_RUSTFLAGS="$(REMAP)"
+
+# The driver that the chart's tests ask.
+DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
+
+.PHONY: help setup demo build image test chart-test lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,20 +57,25 @@ demo: setup ## the whole story on an embedded node: from claims to pinned contai
 	$(CARGO) build --quiet --workspace --bins
 	$(TARGET_DIR)/debug/demo
 
-build: setup ## the release build, static: target/release/dracpu
+build: setup ## the release build, static: target/release/dracpu (ARCH=arm64 for the other one: target/release-arm64)
 	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
-	CC_x86_64_unknown_linux_musl=$${CC_x86_64_unknown_linux_musl:-cc} $(CARGO) build --release --target $(MUSL) -p dracpu
-	@mkdir -p $(TARGET_DIR)/release
-	cp $(TARGET_DIR)/$(MUSL)/release/dracpu $(TARGET_DIR)/release/dracpu
+	@command -v $(CROSS_CC) >/dev/null || { echo "make: $(CROSS_CC) is missing; on Debian: apt-get install $(CROSS_PACKAGE)" >&2; exit 1; }
+	$(RELEASE_ENV) $(CARGO) build --release --locked --target $(MUSL) -p dracpu
+	@mkdir -p $(RELEASE)
+	cp $(TARGET_DIR)/$(MUSL)/release/dracpu $(RELEASE)/dracpu
+
+image: build ## the container image as an OCI archive: target/dracpu-$(ARCH).tar
+	python3 host/image/oci_archive.py --binary $(RELEASE)/dracpu --arch $(ARCH) --name $(IMAGE) --version $(VERSION) \
+		--revision "$(DRACPU_COMMIT)" --output $(TARGET_DIR)/dracpu-$(ARCH).tar
 
 # Binaries and tests in one call, so that the tests find the daemon that belongs to them.
 test: setup ## every test that needs no root
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace
-	DRACPU_BIN=$(TARGET_DIR)/debug/dracpu $(CHART_TEST)
 
-chart-test: ## the Helm chart alone; DRACPU_BIN=FILE also asks the driver what it renders
-	$(CHART_TEST)
+chart-test: setup ## the Helm chart: what it renders and refuses, and what the driver that is built says to it
+	@[ -x $(DRACPU_BIN) ] || $(CARGO) build --workspace --bins --tests
+	DRACPU_CACHE=$(CACHE) DRACPU_BIN=$(DRACPU_BIN) python3 tests/chart/test_chart.py
 
 lint: setup $(DENY) ## formatting, clippy, docs, dependency rules
 	$(CARGO) fmt --all --check
