@@ -1,5 +1,5 @@
-# Everything here sets itself up: it needs rustup, cargo, make, python3 and a C compiler, nothing as root; the
-# chart's tests also pip.
+# Everything here sets itself up: it needs rustup, cargo, make, python3 and a C compiler, nothing as root. The
+# chart's tests also need pip; the cluster and the stories told on it need Go and root.
 # `make help` lists the targets.
 
 SHELL := /bin/bash
@@ -42,10 +42,10 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) $(CROSS_
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test chart-test lint audit bench
+.PHONY: help setup demo build image test chart-test e2e cluster cluster-down lint audit bench
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## install the pinned Rust toolchain and the WebAssembly target
 	@for tool in rustup $(CARGO) python3 cc; do command -v $$tool >/dev/null \
@@ -86,6 +86,12 @@ lint: setup $(DENY) ## formatting, clippy, docs, dependency rules
 
 audit: $(DENY) ## known vulnerabilities in dependencies (fetches the advisory database)
 	$(DENY) --workspace check advisories
+
+cluster: ## a real one-node Kubernetes to play with; stays up (as root; RUNTIME=containerd-2.1 for the older runtime)
+	@CACHE=$(CACHE) tests/cluster/cluster.sh up
+
+cluster-down: ## take it down, with all that it left anywhere
+	@CACHE=$(CACHE) tests/cluster/cluster.sh down
 
 bench: setup ## criterion benchmarks
 	$(CARGO) bench --workspace
