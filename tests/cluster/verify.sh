@@ -13,7 +13,9 @@ kubectl() { cluster kubectl "$@"; }
 check() { # words command...
     local words=$1 begin=$EPOCHREALTIME
     shift
-    "$@" >"$CLUSTER_DIR.out" 2>&1 || { echo "FAILED $words"; cat "$CLUSTER_DIR.out"; exit 1; }
+    # in the background, because bash takes no errors inside a function that is called before a ||
+    (set -e; "$@") >"$CLUSTER_DIR.out" 2>&1 &
+    wait $! || { echo "FAILED $words"; cat "$CLUSTER_DIR.out"; exit 1; }
     awk -v a="$begin" -v b="$EPOCHREALTIME" -v w="$words" 'BEGIN { printf "ok  %6.2f s  %s\n", b - a, w }'
     sed 's/^/              /' "$CLUSTER_DIR.out" | grep -v 'cluster: ' | tail -2 || true
 }
@@ -46,7 +48,7 @@ logs() {
 }
 pod_reaches_api() { kubectl exec plain -- sh -c 'echo | nc -w 2 "$KUBERNETES_SERVICE_HOST" 443'; }
 host_reaches_pod() {
-    kubectl run server --image=localhost/dracpu-test/tools:1 --restart=Never -- nc -lk -p 8080 -e echo hello
+    kubectl run server --image=localhost/dracpu-test/tools:1 --restart=Never -- nc -ll -p 8080 -e echo hello
     kubectl wait --for=condition=Ready pod/server --timeout=30s >/dev/null
     local ip
     ip=$(kubectl get pod server -o 'jsonpath={.status.podIP}')
@@ -99,11 +101,11 @@ still_runs() { # component gone and back: the pod must not have noticed
     ! cluster status | grep -q "^$2 .*pid" || return 1
     cluster start "$2"
     kubectl wait --for=condition=Ready "node/$NODE" --timeout=60s
-    kubectl exec plain -- true
+    for _ in $(seq 20); do kubectl exec plain -- true && break; sleep 0.5; done    # a new kubelet learns of its pods first
     [ "$(same_start)" = "$before" ]
 }
 delete_pods() { kubectl delete pod --all --grace-period=1 --timeout=30s; }
-nothing_left() { diff <(echo "$state") <("$here/host_state.sh"); }
+nothing_left() { diff <(echo "$state") <("$here/host_state.sh" "$CLUSTER_DIR"); }
 
 cluster down 2>/dev/null
 [ $# -gt 0 ] || set -- containerd-2.4 containerd-2.1
@@ -111,8 +113,9 @@ for runtime in "$@"; do
     export RUNTIME=$runtime
     echo "$runtime"
     cluster build
-    state=$("$here/host_state.sh")
+    state=$("$here/host_state.sh" "$CLUSTER_DIR")
     check "up, node Ready" up
+    check "up again changes nothing" up
     check "a pod runs: no capabilities, read-only root, RuntimeDefault" plain_pod
     check "its masks by exec" masks
     check "its system calls are filtered" seccomp_on

@@ -107,6 +107,7 @@ start_component() {
                 --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
                 --requestheader-extra-headers-prefix=X-Remote-Extra- \
                 --enable-admission-plugins=NodeRestriction --allow-privileged=true --feature-gates="$GATES" \
+                --shutdown-watch-termination-grace-period=1s \
                 --audit-policy-file="$DIR/audit.yaml" --audit-log-path="$DIR/log/audit.log"
             ;;
         kube-controller-manager)
@@ -121,7 +122,8 @@ start_component() {
                 --authorization-kubeconfig="$DIR/scheduler.kubeconfig" --bind-address=127.0.0.1 --feature-gates="$GATES"
             ;;
         containerd)
-            rm -f "$DIR"/host/run/{containerd/containerd,nri/nri}.sock     # left behind by a killed one, would look ready
+            # what a killed one left behind would look ready
+            alive containerd || rm -f "$DIR"/host/run/{containerd/containerd,nri/nri}.sock
             start_process containerd nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- \
                 "$DIR/parts/containerd-$(runtime_version "$RUNTIME")/containerd" -c "$DIR/containerd.toml"
             ;;

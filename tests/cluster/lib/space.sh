@@ -8,6 +8,8 @@
 MARK=.dracpu-cluster               # says that a directory is ours to remove
 SYSCTLS="vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes"
 
+SYSCTLS_SAVED=/run/dracpu-sysctls  # forgotten at a reboot, as they are
+
 # Everything with a name on the host is called after the directory, so that two clusters never meet, and so that
 # `down` needs to remember nothing.
 number=$(($(cksum <<<"$DIR" | cut -d' ' -f1) % 250 + 1))
@@ -17,14 +19,9 @@ HOST_IP=10.97.$number.2            # the host's end
 POD_NET=10.244.$number.0/24
 SERVICE_IP=10.96.0.1               # the service "kubernetes"; there is no kube-proxy: the API server listens on it
 
-# The hierarchies in which the cluster has its cgroup: one on cgroup v2, one for each controller on v1.
-hierarchies() {
-    if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-        echo /sys/fs/cgroup
-    else
-        awk '$3 == "cgroup" { print $2 }' /proc/self/mounts
-    fi
-}
+# The hierarchies in which the cluster has its cgroup: one on cgroup v2; on v1 one for each controller, and the one of
+# v2 beside them, in which runc makes cgroups too.
+hierarchies() { awk '$3 == "cgroup" || $3 == "cgroup2" { print $2 }' /proc/self/mounts; }
 
 # The one whose members tell which processes are ours: all start in it and none of their children leaves it.
 tracker() {
@@ -67,14 +64,19 @@ remove_cgroups() {
 
 cgroup_dirs() { for h in $(hierarchies); do find "$h/$SPACE" -type d 2>/dev/null || true; done; }
 
+# The kubelet changes these for the whole host. The first cluster to come up keeps what they were, the last to go
+# restores it.
 save_sysctls() {
-    [ -e "$DIR/sysctls" ] && return
-    for s in $SYSCTLS; do [ ! -e "/proc/sys/$s" ] || echo "$s $(<"/proc/sys/$s")"; done >"$DIR/sysctls"
+    [ -e "$SYSCTLS_SAVED" ] && return
+    for s in $SYSCTLS; do [ ! -e "/proc/sys/$s" ] || echo "$s $(<"/proc/sys/$s")"; done >"$SYSCTLS_SAVED"
 }
 
 restore_sysctls() {
-    [ -e "$DIR/sysctls" ] || return 0
-    while read -r s value; do [ "$(<"/proc/sys/$s")" = "$value" ] || echo "$value" >"/proc/sys/$s"; done <"$DIR/sysctls"
+    local others s value
+    others=$(find "$(dirname "$(tracker)")" -maxdepth 1 -name 'dracpu-*' ! -name "$SPACE")
+    [ -z "$others" ] && [ -e "$SYSCTLS_SAVED" ] || return 0
+    while read -r s value; do [ "$(<"/proc/sys/$s")" = "$value" ] || echo "$value" >"/proc/sys/$s"; done <"$SYSCTLS_SAVED"
+    rm "$SYSCTLS_SAVED"
 }
 
 # inside COMMAND...: in the cluster's namespaces.
