@@ -17,6 +17,7 @@ pub mod readiness;
 pub mod run;
 pub mod slices;
 pub mod strategy;
+mod words;
 
 /// The driver's name: in slices, claims and the kubelet's plugin registry.
 pub const DRIVER_NAME: &str = "dra.cpu";

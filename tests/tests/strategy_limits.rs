@@ -321,3 +321,25 @@ fn a_configured_strategy_takes_the_place_of_a_built_in_one_of_the_same_name() {
     assert_eq!(catalogue.list().collect::<Vec<_>>(), [("honest", source.clone())]);
     assert_eq!(catalogue.load("honest").unwrap().source(), &source);
 }
+
+#[test]
+fn a_machine_that_cannot_run_an_instance_is_not_said_of_the_strategy() {
+    let dracpu = dracpu_tests::support::daemon::dracpu_bin().unwrap();
+    let run = |verb: &str| {
+        // Less address space than one memory of an instance reserves.
+        let script = format!("ulimit -v 4000000; exec \"$0\" {verb} </dev/null");
+        std::process::Command::new("bash").args(["-c", &script]).arg(&dracpu).output().unwrap()
+    };
+    for (verb, code) in [
+        ("strategy inspect packed", 1),
+        ("strategy decide --strategy packed --machine two-socket", 1),
+        ("slices --machine two-socket", 64),
+    ] {
+        let output = run(verb);
+        let words = [output.stdout, output.stderr].concat();
+        let words = String::from_utf8_lossy(&words);
+        assert_eq!(output.status.code(), Some(code), "{verb}: {words}");
+        assert!(words.contains("this host cannot run an instance of it: mmap failed"), "{verb}: {words}");
+        assert!(words.contains("ulimit -v") && !words.contains("transferBytes"), "{verb}: {words}");
+    }
+}

@@ -1,3 +1,4 @@
+use crate::words::quoted;
 use dracpu_ledger::ClaimUid;
 
 /// CDI vendor and class of a claim's device.
@@ -12,28 +13,57 @@ pub(crate) const FILE_PREFIX: &str = "dra.k8s.io-cpu_claim-";
 /// What it ends with.
 pub(crate) const SPEC_END: &str = ".json";
 
+/// What a spec file's name ends with until the file is complete.
+pub(crate) const TEMP_END: &str = ".tmp";
+
 const DEVICE_PREFIX: &str = "claim-";
 
-/// A claim UID that cannot be part of a CDI device name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "claim UID `{0}` cannot be used: a CDI device name has only letters, digits, `_`, `-`, `.` and `:`, and \
-     ends with a letter or digit"
-)]
-pub struct BadUid(pub ClaimUid);
+/// Longest name of a file (`NAME_MAX` of limits.h, in bytes).
+const NAME_MAX: usize = 255;
 
-/// Checks that a claim can have a CDI device.
+/// Longest UID that fits the longest file name made of it: that of a spec being written.
+const MAX_UID: usize = NAME_MAX - FILE_PREFIX.len() - SPEC_END.len() - TEMP_END.len();
+
+/// A claim UID that no CDI spec can be made for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadUid {
+    /// There is none.
+    #[error("its UID is empty")]
+    Empty,
+    /// The spec's file name would be too long.
+    #[error(
+        "claim UID `{}` cannot be used: it has {} bytes, more than {MAX_UID} do not fit the name of its CDI \
+         spec", quoted(.0.as_str()), .0.as_str().len()
+    )]
+    TooLong(ClaimUid),
+    /// A CDI device name cannot hold it.
+    #[error(
+        "claim UID `{}` cannot be used: a CDI device name has only letters, digits, `_`, `-`, `.` and `:`, \
+         and ends with a letter or digit", quoted(.0.as_str())
+    )]
+    Form(ClaimUid),
+}
+
+/// Checks that a claim can have a CDI device and a file of its own.
 pub(crate) fn check_uid(uid: &ClaimUid) -> Result<(), BadUid> {
     let text = uid.as_str();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
-    let good = text.chars().all(allowed) && text.ends_with(|c: char| c.is_ascii_alphanumeric());
-    good.then_some(()).ok_or_else(|| BadUid(uid.clone()))
+    if text.is_empty() {
+        Err(BadUid::Empty)
+    } else if !text.chars().all(allowed) || !text.ends_with(|c: char| c.is_ascii_alphanumeric()) {
+        Err(BadUid::Form(uid.clone()))
+    } else if text.len() > MAX_UID {
+        Err(BadUid::TooLong(uid.clone()))
+    } else {
+        Ok(())
+    }
 }
 
 /// The name of a claim's spec file.
 ///
 /// # Errors
-/// When the UID cannot stand in a CDI device name.
+/// When the UID cannot stand in a CDI device name or a file's.
 pub fn spec_file_name(uid: &ClaimUid) -> Result<String, BadUid> {
     check_uid(uid)?;
     Ok(format!("{FILE_PREFIX}{uid}{SPEC_END}"))
@@ -66,9 +96,22 @@ mod tests {
         for good in ["a", "7c9e6679-7425-40de-944b-e07fc1f90ae7", "my.claim:1_x"] {
             assert_eq!(check_uid(&good.into()), Ok(()), "{good}");
         }
-        for bad in ["", "a/b", "../a", "a-", "a=b", "a b", "ä"] {
-            assert!(check_uid(&bad.into()).is_err(), "{bad}");
+        for bad in ["a/b", "../a", "a-", "a=b", "a b", "ä"] {
+            assert_eq!(check_uid(&bad.into()), Err(BadUid::Form(bad.into())), "{bad}");
         }
+        assert_eq!(check_uid(&"".into()), Err(BadUid::Empty));
+    }
+
+    #[test]
+    fn a_uid_is_refused_when_a_file_name_made_of_it_would_be_too_long() {
+        let longest = "a".repeat(MAX_UID);
+        let name = spec_file_name(&longest.as_str().into()).unwrap();
+        assert_eq!(format!("{name}{TEMP_END}").len(), NAME_MAX);
+        let long = "a".repeat(MAX_UID + 1);
+        let error = spec_file_name(&long.as_str().into()).unwrap_err();
+        assert_eq!(error, BadUid::TooLong(long.as_str().into()));
+        assert!(error.to_string().contains("it has 226 bytes, more than 225 do not fit"), "{error}");
+        assert!(error.to_string().len() < 300, "{error}");
     }
 
     #[test]

@@ -8,18 +8,20 @@
 //!
 //! Removal is an unlink and the directory to the disk. A file that is not there is removed.
 
-use super::name::{FILE_PREFIX, SPEC_END, check_uid, spec_file_name};
+use super::name::{FILE_PREFIX, SPEC_END, TEMP_END, check_uid, spec_file_name};
 use super::probe::{Access, Probe, Step};
 use super::spec::{self, Content, SpecFault};
 use super::{BadUid, Record};
 use dracpu_ledger::{Booking, ClaimUid};
+use dracpu_topology::read_regular;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const TEMP_END: &str = ".tmp";
+/// The most that a spec file may hold. One for all CPUs that Linux can have is a tenth of it.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// The directory that the container runtime reads transient CDI specs from.
 #[derive(Clone)]
@@ -55,7 +57,7 @@ impl SpecDir {
     /// The file of a claim.
     ///
     /// # Errors
-    /// When the UID cannot stand in a CDI device name.
+    /// When the UID cannot stand in a CDI device name or a file's.
     pub fn file(&self, uid: &ClaimUid) -> Result<PathBuf, BadUid> {
         Ok(self.path.join(spec_file_name(uid)?))
     }
@@ -83,7 +85,12 @@ impl SpecDir {
     }
 
     fn write_temp(&self, temp: &Path, text: &str) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temp)?;
+        // Never opened, only made: what lies there could be a named pipe, or lead elsewhere.
+        match fs::remove_file(temp) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temp)?;
         self.probe.reached(Step::TempCreated);
         file.write_all(text.as_bytes())?;
         self.probe.reached(Step::TempWritten);
@@ -118,7 +125,7 @@ impl SpecDir {
     #[must_use]
     pub fn holds(&self, uid: &ClaimUid, booking: &Booking) -> bool {
         let Ok(file) = self.file(uid) else { return false };
-        match fs::read(file).map(|bytes| spec::parse(uid, &bytes)) {
+        match read_regular(&file, MAX_BYTES).map(|bytes| spec::parse(uid, &bytes)) {
             Ok(Ok(Content::Recorded(record))) => record.booking == *booking,
             Ok(Ok(Content::CpusOnly { cpus, doubt: None })) => booking.is_plain() && booking.cpus() == cpus,
             _ => false,
@@ -138,7 +145,7 @@ impl SpecDir {
             };
             let path = self.path.join(&name);
             let uid = Some(ClaimUid::from(uid)).filter(|uid| check_uid(uid).is_ok());
-            let content = match (&uid, fs::read(&path)) {
+            let content = match (&uid, read_regular(&path, MAX_BYTES)) {
                 (None, _) => Err(SpecFault::NoUid),
                 (_, Err(error)) => Err(SpecFault::Unreadable(error)),
                 (Some(uid), Ok(bytes)) => spec::parse(uid, &bytes),
@@ -181,6 +188,7 @@ mod tests {
     use super::super::NoProbe;
     use super::*;
     use dracpu_ledger::Part;
+    use std::os::unix::fs::symlink;
     use std::sync::Mutex;
 
     fn record(cpus: &str) -> Record {
@@ -240,10 +248,74 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_of_a_specs_size_is_an_unreadable_spec_and_the_rest_is_read() {
+        let (_root, dir) = dir();
+        dir.write(&"A".into(), &record("2")).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        pipe(&at("dra.k8s.io-cpu_claim-B.json"));
+        symlink("/dev/zero", at("dra.k8s.io-cpu_claim-C.json")).unwrap();
+        fs::create_dir(at("dra.k8s.io-cpu_claim-D.json")).unwrap();
+        let large = File::create(at("dra.k8s.io-cpu_claim-E.json")).unwrap();
+        large.set_len(MAX_BYTES + 1).unwrap();
+        let found: Vec<String> = dir
+            .scan()
+            .unwrap()
+            .into_iter()
+            .map(|found| match found.content {
+                Ok(_) => "read".to_owned(),
+                Err(SpecFault::Unreadable(error)) => error.to_string(),
+                Err(fault) => fault.to_string(),
+            })
+            .collect();
+        let expected = [
+            "read",
+            "it is a named pipe, not a regular file",
+            "it is a device, not a regular file",
+            "it is a directory, not a regular file",
+            "it has more than 4194304 bytes",
+        ];
+        assert_eq!(found, expected);
+        assert!(!dir.holds(&"B".into(), &record("2").booking));
+        assert!(!dir.holds(&"C".into(), &record("2").booking));
+    }
+
+    #[test]
+    fn what_lies_in_the_way_of_a_temporary_file_is_taken_away() {
+        let (root, dir) = dir();
+        fs::create_dir(dir.path()).unwrap();
+        let target = root.path().join("elsewhere");
+        symlink(&target, dir.path().join("dra.k8s.io-cpu_claim-A.json.tmp")).unwrap();
+        pipe(&dir.path().join("dra.k8s.io-cpu_claim-B.json.tmp"));
+        for uid in ["A", "B"] {
+            dir.write(&uid.into(), &record("2")).unwrap();
+            assert!(dir.holds(&uid.into(), &record("2").booking), "{uid}");
+        }
+        assert!(!target.exists());
+        assert_eq!(names(dir.path()), ["dra.k8s.io-cpu_claim-A.json", "dra.k8s.io-cpu_claim-B.json"]);
+    }
+
+    fn pipe(path: &Path) {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    }
+
+    #[test]
     fn a_uid_never_leads_out_of_the_directory() {
         let (_root, dir) = dir();
         assert!(dir.write(&"../../x".into(), &record("2")).is_err());
         dir.remove(&"../../x".into()).unwrap();
+    }
+
+    #[test]
+    fn the_longest_uid_can_be_written_and_a_longer_one_has_nothing_to_remove() {
+        let (_root, dir) = dir();
+        let uid = |bytes| ClaimUid::from("a".repeat(bytes).as_str());
+        let longest = (1..300).take_while(|bytes| dir.file(&uid(*bytes)).is_ok()).last().unwrap();
+        dir.write(&uid(longest), &record("2")).unwrap();
+        assert!(dir.holds(&uid(longest), &record("2").booking));
+        dir.remove(&uid(longest)).unwrap();
+        dir.remove(&uid(longest + 1)).unwrap();
+        assert_eq!(names(dir.path()), [""; 0]);
     }
 
     struct Failing;

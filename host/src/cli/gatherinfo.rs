@@ -5,7 +5,7 @@
 
 use super::Failure;
 use anyhow::Context as _;
-use dracpu_topology::{Overlay, Topology, machine};
+use dracpu_topology::{Overlay, Topology, machine, read_regular};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +18,9 @@ use std::process::ExitCode;
 
 /// The process name of a driver, this one's and the Go driver's.
 const PROCESS_NAME: &str = "dracpu";
+
+/// The most that is copied of a driver's configuration file.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Write the machine's CPUs and the running driver's configuration to a file, for a bug report
 #[derive(Debug, clap::Args)]
@@ -204,7 +207,10 @@ fn driver_config(proc: &Path, pid: u32) -> Option<DriverConfig> {
             Ok(file) => process.join("root").join(file),
             Err(_) => process.join("cwd").join(file),
         };
-        std::fs::read_to_string(&file).unwrap_or_else(|error| format!("cannot be read: {error}"))
+        match read_regular(&file, MAX_CONFIG_BYTES) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => format!("cannot be read: {error}"),
+        }
     });
     let command_line = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     Some(DriverConfig { pid, command_line, config_file, config })

@@ -120,7 +120,14 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     if name.is_some_and(|name| name == "dracpu-gatherinfo") {
         args.insert(1, "gatherinfo".into());
     }
-    let matches = Cli::command().try_get_matches_from(args)?;
+    let matches = match Cli::command().try_get_matches_from(&args) {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() => {
+            let Some(hint) = go_flags::split_boolean(&args, &command) else { return Err(error) };
+            return Err(command.error(error.kind(), hint));
+        }
+        Err(help) => return Err(help),
+    };
     Cli::from_arg_matches(&matches)
 }
 

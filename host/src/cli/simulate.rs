@@ -8,7 +8,7 @@ mod without;
 
 use super::{Failure, machine, print};
 use crate::config::ConfigFlags;
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, bail};
 use event::Event;
 use node::{Node, Stage, outcome};
 use serde_json::{Map, Value};
@@ -94,15 +94,31 @@ fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
         text = std::fs::read_to_string(story).with_context(|| story.display().to_string())?;
     }
     if !text.trim_start().starts_with('{') {
-        return serde_saphyr::from_str(&text)
-            .map_err(|error| {
-                anyhow::Error::msg(error.render_with_formatter(&serde_saphyr::UserMessageFormatter))
-            })
-            .context("the story is neither JSON Lines nor a YAML list of events");
+        let options = serde_saphyr::options! { with_snippet: false };
+        let error = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
+            Ok(Value::Array(events)) => return Ok(events),
+            Ok(_) => "it does not begin with `{`, and is no YAML list".to_owned(),
+            Err(error) => error.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+        };
+        bail!(
+            "the story is neither JSON Lines (a line for each event: an object with `op`) nor a YAML list of \
+             events: {error}"
+        );
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
-        .map(|(at, line)| serde_json::from_str(line).with_context(|| format!("line {} of the story", at + 1)))
+        .map(|(at, line)| {
+            serde_json::from_str(line).map_err(|error| {
+                let (line, column) = (at + 1, error.column());
+                // The reader counts lines too, and always comes to one.
+                let why = error.to_string();
+                let why = why.strip_suffix(&format!(" at line 1 column {column}")).unwrap_or(&why);
+                anyhow!(
+                    "line {line} of the story is not JSON ({why}, at character {column}); in JSON Lines each line is an \
+                     event: an object with `op`"
+                )
+            })
+        })
         .collect()
 }
 
@@ -146,8 +162,13 @@ mod tests {
             assert_eq!(story(text).unwrap(), events, "{text}");
         }
         let error = format!("{:#}", story("{\"op\":\"state\"}\n{\"op\":").unwrap_err());
-        assert!(error.contains("line 2 of the story"), "{error}");
-        assert!(story("op: state").is_err());
+        assert!(error.starts_with("line 2 of the story is not JSON (EOF while parsing a value"), "{error}");
+        assert!(error.contains(", at character 6); in JSON Lines each line is an event"), "{error}");
+        for text in ["op: state", "hello", "x\n{\"op\":\"state\"}", "- {op"] {
+            let error = format!("{:#}", story(text).unwrap_err());
+            assert!(error.starts_with("the story is neither JSON Lines (a line for each event"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@ mod list;
 
 use super::{Failure, Output};
 use crate::strategy::{Catalogue, Loaded};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// List, inspect and question strategies: the components that decide which CPUs a claim gets
@@ -33,10 +32,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 /// Loads a strategy by name, or else a file.
 fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
-    let is_name = catalogue.list().any(|(name, _)| name == what);
-    let path = Path::new(what);
-    let loaded = if !is_name && path.is_file() { catalogue.load_file(path) } else { catalogue.load(what) };
-    loaded.map_err(|error| Failure::Usage(error.into()))
+    catalogue.load_any(what).map_err(|error| match error.is_of_host() {
+        true => Failure::Failed(error.into()),
+        false => Failure::Usage(error.into()),
+    })
 }
 
 /// The strategies of this binary and of a configuration.

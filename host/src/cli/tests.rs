@@ -39,6 +39,22 @@ fn bad_usage_is_an_error() {
 }
 
 #[test]
+fn a_boolean_flag_apart_from_its_value_is_told_how_it_is_written() {
+    for args in [
+        &["dracpu", "--expose-pcie-roots", "false"][..],
+        &["dracpu", "-expose-pcie-roots", "false", "--v=4"],
+        &["dracpu", "run", "--expose-pcie-roots", "false"],
+        &["dracpu", "slices", "--machine=two-socket", "--expose-pcie-roots", "false"],
+    ] {
+        let error = parsed(args).unwrap_err();
+        assert!(error.use_stderr());
+        assert!(error.to_string().contains("write `--expose-pcie-roots=false`"), "{error}");
+    }
+    let other = parsed(&["dracpu", "--no-such-flag", "false"]).unwrap_err().to_string();
+    assert!(!other.contains("write `"), "{other}");
+}
+
+#[test]
 fn help_of_each_verb_has_an_example() {
     fn check(command: &clap::Command, path: &[&str]) {
         let has_verbs = command.get_subcommands().next().is_some();

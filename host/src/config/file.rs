@@ -2,6 +2,7 @@
 
 use super::{ConfigError, LimitsConfig, StrategyConfig};
 use crate::config::values;
+use crate::words::{names, quoted};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -92,7 +93,7 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
         Some(version) if version != API_VERSION => {
             fields.problem(
                 "apiVersion",
-                &format!("`{version}` is not known; write {API_VERSION} or leave it out"),
+                &format!("`{}` is not known; write {API_VERSION} or leave it out", quoted(&version)),
             );
         }
         _ => {}
@@ -117,31 +118,49 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
 }
 
 fn check_keys(map: &Map<String, Value>, problems: &mut Vec<String>) {
+    let mut strange = Vec::new();
     for key in map.keys().filter(|key| !KEYS.contains(&key.as_str())) {
         let lower = key.to_lowercase();
         let flag = FLAG_ONLY.iter().find(|(name, _)| name.to_lowercase() == lower);
-        problems.push(if let Some((_, flag)) = flag {
-            format!("`{key}` is not a key of the file; use the flag {flag}")
+        if let Some((_, flag)) = flag {
+            problems.push(format!("`{key}` is not a key of the file; use the flag {flag}"));
         } else if UNSUPPORTED.contains(&key.as_str()) {
-            format!("`{key}` is not supported by this version; remove it")
+            problems.push(format!("`{key}` is not supported by this version; remove it"));
         } else {
-            unknown(key, "", &KEYS)
-        });
+            strange.push(key.as_str());
+        }
     }
+    unknown(&strange, "", &KEYS, problems);
 }
 
-/// Says that a key is unknown, and which one was probably meant.
-fn unknown(key: &str, prefix: &str, known: &[&str]) -> String {
-    let closest = known
-        .iter()
-        .map(|name| (strsim::jaro_winkler(&key.to_lowercase(), &name.to_lowercase()), name))
-        .max_by(|(a, _), (b, _)| a.total_cmp(b));
-    match closest {
-        Some((likeness, name)) if likeness > 0.8 => {
-            format!("unknown key `{prefix}{key}`; did you mean `{name}`?")
+/// Says that keys are unknown, and which ones were probably meant. What may be is said once for all that are
+/// like nothing.
+fn unknown(keys: &[&str], prefix: &str, known: &[&str], problems: &mut Vec<String>) {
+    let mut like_nothing = Vec::new();
+    for key in keys {
+        match closest(key, known) {
+            Some(name) => {
+                problems.push(format!("unknown key `{prefix}{}`; did you mean `{name}`?", quoted(key)));
+            }
+            None => like_nothing.push(format!("{prefix}{key}")),
         }
-        _ => format!("unknown key `{prefix}{key}`; known are {}", known.join(", ")),
     }
+    let like_nothing: Vec<&str> = like_nothing.iter().map(String::as_str).collect();
+    let subject = match like_nothing.len() {
+        0 => return,
+        1 => "unknown key",
+        _ => "unknown keys",
+    };
+    problems.push(format!("{subject} {}; known are {}", names(&like_nothing), known.join(", ")));
+}
+
+/// The key that was probably meant.
+fn closest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    // What is much longer than every key is like none of them, and comparing takes its time.
+    let key = Some(key).filter(|key| key.len() <= 100)?.to_lowercase();
+    let likeness = |name: &str| strsim::jaro_winkler(&key, &name.to_lowercase());
+    let closest = known.iter().map(|name| (likeness(name), *name)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    closest.filter(|(likeness, _)| *likeness > 0.8).map(|(_, name)| name)
 }
 
 /// Takes typed values out of a mapping, one key after the other.
@@ -211,9 +230,8 @@ impl Fields<'_> {
 
     /// Another reader for a mapping inside this one.
     fn inner(&mut self, map: Map<String, Value>, prefix: String, known: &[&str]) -> Fields<'_> {
-        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-            self.problems.push(unknown(key, &prefix, known));
-        }
+        let strange: Vec<&str> = map.keys().map(String::as_str).filter(|key| !known.contains(key)).collect();
+        unknown(&strange, &prefix, known, self.problems);
         Fields { map, prefix, problems: self.problems }
     }
 
@@ -239,7 +257,8 @@ impl Fields<'_> {
         let mut names = HashSet::new();
         for strategy in &strategies {
             if !names.insert(&strategy.name) {
-                self.problems.push(format!("`strategies`: the name `{}` is there twice", strategy.name));
+                self.problems
+                    .push(format!("`strategies`: the name `{}` is there twice", quoted(&strategy.name)));
             }
         }
         strategies
@@ -250,7 +269,10 @@ impl Fields<'_> {
         match &name {
             None => self.problem("name", "is missing; give the name that the component gives itself"),
             Some(name) if !values::is_dns_label(name) => {
-                self.problem("name", &format!("`{name}` is not lower-case letters, digits and `-`"));
+                self.problem(
+                    "name",
+                    &format!("`{}` is not lower-case letters, digits and `-`", quoted(name)),
+                );
             }
             Some(name) if name == values::PACKED_ALIAS => {
                 self.problem(
@@ -266,6 +288,7 @@ impl Fields<'_> {
         }
         let digest = self.text("digest");
         if let Some(digest) = digest.as_deref().filter(|digest| !values::is_sha256(digest)) {
+            let digest = quoted(digest);
             self.problem("digest", &format!("`{digest}` is not `sha256:` with 64 lower-case hex digits"));
         }
         let options = self.object("options");
@@ -288,7 +311,7 @@ fn kind(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Bool(_) | Value::Number(_) => format!("`{value}`"),
-        Value::String(text) => format!("`{text}`"),
+        Value::String(text) => format!("`{}`", quoted(text)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a mapping".to_owned(),
     }

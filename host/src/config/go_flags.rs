@@ -2,6 +2,7 @@
 //!
 //! Source: documentation of Go's package `flag`, section "Command line flag syntax".
 
+use super::values::go_bool;
 use std::collections::HashSet;
 use std::ffi::OsString;
 
@@ -21,6 +22,24 @@ pub(crate) fn normalise(args: impl IntoIterator<Item = OsString>, command: &clap
             }
         })
         .collect()
+}
+
+/// What to write where a boolean flag and its value stand apart: the value is then taken for something else.
+pub(crate) fn split_boolean(args: &[OsString], command: &clap::Command) -> Option<String> {
+    let flags = args.iter().take_while(|arg| *arg != "--").filter_map(|arg| arg.to_str());
+    let flags: Vec<&str> = flags.collect();
+    flags.windows(2).find_map(|pair| {
+        let [flag, value] = pair else { return None };
+        let name = flag.strip_prefix("--")?;
+        let split = is_boolean(command, name) && go_bool(value).is_ok();
+        split.then(|| format!("the value of a boolean flag follows `=`: write `{flag}={value}`"))
+    })
+}
+
+fn is_boolean(command: &clap::Command, name: &str) -> bool {
+    let here =
+        command.get_arguments().any(|flag| flag.get_long() == Some(name) && flag.is_require_equals_set());
+    here || command.get_subcommands().any(|verb| is_boolean(verb, name))
 }
 
 fn collect<'a>(command: &'a clap::Command, known: &mut HashSet<&'a str>) {

@@ -2,7 +2,9 @@
 
 use super::file::FileConfig;
 use super::{Config, ConfigFlags, DeviceMode, GroupBy, MinSharedCpus, values};
+use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +14,14 @@ const MAX_SOCKET_PATH: usize = 107;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_CPUS: u64 = dracpu_cpuset::MAX_CPU_ID as u64 + 1;
 
+/// What messages call the variable with the node's name.
+const NODE_NAME: &str = "the variable NODE_NAME";
+
 /// What the process sees around it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Surroundings {
     /// The variable `NODE_NAME`, which the chart sets through the downward API.
-    pub(super) node_name: Option<String>,
+    pub(super) node_name: Option<OsString>,
     /// The name of the host.
     pub(super) host_name: String,
 }
@@ -25,7 +30,7 @@ impl Surroundings {
     /// Reads the environment and the host's name.
     pub(super) fn read() -> Self {
         Self {
-            node_name: std::env::var("NODE_NAME").ok(),
+            node_name: std::env::var_os("NODE_NAME"),
             host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
     }
@@ -59,10 +64,14 @@ pub(super) fn merge(
     problems: &mut Vec<String>,
     warnings: &mut Vec<String>,
 ) -> Option<Config> {
+    let ignored = without_effect(&file);
     let device_mode =
         given(flags.cpu_device_mode.as_ref(), "--cpu-device-mode", file.cpu_device_mode, "cpuDeviceMode");
     let group_by = given(flags.group_by.as_ref(), "--group-by", file.group_by, "groupBy");
     let mode = mode(device_mode.as_ref(), group_by.as_ref(), problems, warnings);
+    if mode == Some(DeviceMode::Individual) {
+        warnings.extend(ignored);
+    }
     let allocator = allocator(mode, file.allocator, problems, warnings);
 
     let reserved = given(flags.reserved_cpus.as_ref(), "--reserved-cpus", file.reserved_cpus, "reservedCPUs");
@@ -82,7 +91,7 @@ pub(super) fn merge(
         None | Some("keep") => false,
         Some("remove") => true,
         Some(other) => {
-            problems.push(format!("`cfsQuota`: `{other}` is not known; write keep or remove"));
+            problems.push(format!("`cfsQuota`: `{}` is not known; write keep or remove", quoted(other)));
             false
         }
     };
@@ -97,11 +106,13 @@ pub(super) fn merge(
     let bind = flags.bind_address.as_deref().unwrap_or(":8080");
     let bind_address = values::bind_address(bind);
     if bind_address.is_none() {
+        let bind = quoted(bind);
         problems.push(format!("--bind-address: `{bind}` is not HOST:PORT; write :8080 or 127.0.0.1:8080"));
     }
     let lock_timeout = match flags.lock_timeout.as_deref() {
         None => LOCK_TIMEOUT,
         Some(text) => values::duration(text).unwrap_or_else(|| {
+            let text = quoted(text);
             problems.push(format!("--lock-timeout: `{text}` is not a duration; write 30s or 1m30s"));
             LOCK_TIMEOUT
         }),
@@ -161,8 +172,9 @@ fn mode(
             }
             other => {
                 problems.push(format!(
-                    "{}: `{other}` is not known; write numanode, socket or machine",
-                    given.from
+                    "{}: `{}` is not known; write numanode, socket or machine",
+                    given.from,
+                    quoted(other)
                 ));
                 None
             }
@@ -180,11 +192,35 @@ fn mode(
                 Some(DeviceMode::Individual)
             }
             other => {
+                let other = quoted(other);
                 problems.push(format!("{}: `{other}` is not known; write grouped or individual", given.from));
                 None
             }
         },
     }
+}
+
+/// What to say of a file of individual mode: what that does not do, where no strategy is asked.
+fn without_effect(file: &FileConfig) -> Vec<String> {
+    let keys = [
+        ("allocator", file.allocator.is_some()),
+        ("strategies", !file.strategies.is_empty()),
+        ("strategyOptions", !file.strategy_options.is_empty()),
+    ];
+    let keys: Vec<&str> = keys.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).collect();
+    let verb = if keys.len() == 1 { "has" } else { "have" };
+    let strategy = (!keys.is_empty()).then(|| {
+        format!(
+            "{} {verb} no effect while cpuDeviceMode is individual: no strategy is asked",
+            keys.join(", ")
+        )
+    });
+    let floor = file.min_shared_cpus.is_some().then(|| {
+        "minSharedCPUs is not taken off what is published while cpuDeviceMode is individual: a claim that would \
+         leave fewer CPUs is refused when it is prepared"
+            .to_owned()
+    });
+    strategy.into_iter().chain(floor).collect()
 }
 
 fn allocator(
@@ -214,7 +250,8 @@ fn allocator(
         Some(name) => {
             if !values::is_dns_label(&name) {
                 problems.push(format!(
-                    "allocator: `{name}` is not the name of a strategy (`dracpu strategy list` shows them)"
+                    "allocator: `{}` is not the name of a strategy (`dracpu strategy list` shows them)",
+                    quoted(&name)
                 ));
             }
             name
@@ -225,7 +262,8 @@ fn allocator(
 fn reserved_cpus(given: Option<&Given>, problems: &mut Vec<String>) -> CpuSet {
     let Some(given) = given else { return CpuSet::new() };
     given.value.parse().unwrap_or_else(|error| {
-        problems.push(format!("{}: `{}` is not a CPU list such as 0-1,8: {error}", given.from, given.value));
+        let value = quoted(&given.value);
+        problems.push(format!("{}: `{value}` is not a CPU list such as 0-1,8: {error}", given.from));
         CpuSet::new()
     })
 }
@@ -233,12 +271,21 @@ fn reserved_cpus(given: Option<&Given>, problems: &mut Vec<String>) -> CpuSet {
 /// The name as the API server knows this node: trimmed and lower-cased, as the kubelet does.
 fn node_name(given: Option<Given>, around: &Surroundings, problems: &mut Vec<String>) -> String {
     let host = Given { value: around.host_name.clone(), from: "the name of this host" };
-    let variable = around.node_name.clone().map(|value| Given { value, from: "the variable NODE_NAME" });
+    // What is no text gets its replacement characters, with which it is no name.
+    let variable = around.node_name.as_ref().map(|value| value.to_string_lossy().into_owned());
+    let variable = variable.map(|value| Given { value, from: NODE_NAME });
     let named =
         [given, variable].into_iter().flatten().find(|given| !given.value.trim().is_empty()).unwrap_or(host);
     let name = named.value.trim().to_lowercase();
     if !values::is_dns_subdomain(&name) {
-        problems.push(format!("{}: `{name}` cannot be the name of a node; set hostnameOverride", named.from));
+        let is_text = around.node_name.as_ref().is_none_or(|value| value.to_str().is_some());
+        let fault = match named.from {
+            NODE_NAME if !is_text => "is not UTF-8, so it cannot be",
+            _ => "cannot be",
+        };
+        let from = named.from;
+        problems
+            .push(format!("{from}: `{}` {fault} the name of a node; set hostnameOverride", quoted(&name)));
     }
     name
 }

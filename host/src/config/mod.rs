@@ -15,6 +15,7 @@ mod tests;
 pub use flags::ConfigFlags;
 
 use crate::DRIVER_NAME;
+use crate::words::listed;
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
@@ -160,7 +161,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The configuration says something that cannot be honoured.
-    #[error("configuration refused: {}", problems.join("; "))]
+    #[error("configuration refused: {}", listed(problems))]
     Refused {
         /// Every mistake that was found, each a clause with the key and the value.
         problems: Vec<String>,

@@ -6,6 +6,7 @@ use clap::{Args as _, FromArgMatches as _};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
 use std::time::Duration;
 
 fn around() -> Surroundings {
@@ -184,13 +185,68 @@ fn flags_have_the_syntax_of_go() {
 #[test]
 fn node_name_comes_from_override_then_variable_then_host() {
     let name = |text: &str, variable: Option<&str>| {
-        let around = Surroundings { node_name: variable.map(str::to_owned), ..around() };
+        let around = Surroundings { node_name: variable.map(OsString::from), ..around() };
         flags(&[]).unwrap().over(file::parse(text).unwrap(), &around).unwrap().0.node_name
     };
     assert_eq!(name("hostnameOverride: A", Some("b")), "a");
     assert_eq!(name("", Some(" B\n")), "b");
     assert_eq!(name("hostnameOverride: '  '", Some("b")), "b");
     assert_eq!(name("", Some("")), "host.example");
+}
+
+#[test]
+fn a_node_name_that_is_no_text_is_refused_where_it_would_count() {
+    let around = Surroundings { node_name: Some(OsString::from_vec(b"no\xffde".to_vec())), ..around() };
+    let configure = |text: &str| flags(&[]).unwrap().over(file::parse(text).unwrap(), &around);
+    let error = configure("").unwrap_err().to_string();
+    assert!(error.contains("the variable NODE_NAME: `no\u{fffd}de` is not UTF-8"), "{error}");
+    assert_eq!(configure("hostnameOverride: a").unwrap().0.node_name, "a");
+}
+
+#[test]
+fn what_individual_mode_does_not_do_is_warned_of() {
+    let warnings = |text: &str| configure(&format!("cpuDeviceMode: individual\n{text}"), &[]).unwrap().1;
+    assert_eq!(warnings(""), [""; 0]);
+    assert_eq!(
+        warnings("allocator: external"),
+        ["allocator has no effect while cpuDeviceMode is individual: no strategy is asked"]
+    );
+    let all =
+        "allocator: x\nstrategies: [{name: x, path: x.wasm}]\nstrategyOptions: {a: 1}\nminSharedCPUs: 3\n";
+    let all = warnings(all);
+    assert!(all[0].starts_with("allocator, strategies, strategyOptions have no effect"), "{all:?}");
+    assert!(all[1].starts_with("minSharedCPUs is not taken off what is published"), "{all:?}");
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn a_refusal_stays_readable_however_much_is_wrong() {
+    let many: String = (0..20_000).map(|n| format!("qx{n}: 1\n")).collect();
+    let error = refusal(&many, &[]);
+    assert!(
+        error.contains("unknown keys `qx0`, ") && error.contains("`qx19` and 19980 more; known are"),
+        "{error}"
+    );
+    assert_eq!(error.matches("publishNodeAllocatableResourceMapping").count(), 1);
+    let close: String = (0..20_000).map(|n| format!("allocator{n}: 1\n")).collect();
+    assert!(refusal(&close, &[]).ends_with("; and 19980 more"));
+    let (long, key) = ("x".repeat(1 << 20), "x".repeat(1000)); // YAML's own limit of a key is 1024
+    for text in [
+        format!("cfsQuota: {long}"),
+        format!("groupBy: {long}"),
+        format!("cpuDeviceMode: {long}"),
+        format!("apiVersion: {long}"),
+        format!("allocator: {long}"),
+        format!("reservedCPUs: {long}"),
+        format!("hostnameOverride: {long}_"),
+        format!("minSharedCPUs: {long}"),
+        format!("publishNodeAllocatableResourceMapping: {long}"),
+        format!("{key}: 1"),
+        format!("strategies: [{{name: {long}, path: x, digest: {long}, {key}: 1, limits: {{{key}: 1}}}}]"),
+    ] {
+        let error = refusal(&text, &[]);
+        assert!(error.len() < 1500 && error.contains("x…"), "{} bytes: {error:.200}", error.len());
+    }
 }
 
 #[test]

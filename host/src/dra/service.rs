@@ -7,6 +7,7 @@
 use super::convert;
 use crate::driver::{ClaimRef, Driver, PrepareError, Prepared, UnprepareError};
 use crate::http::metrics::{ClaimOperation, Metrics};
+use crate::words::quoted;
 use dracpu_proto::{dra_v1, dra_v1beta1};
 use futures::future::BoxFuture;
 use std::collections::{HashMap, HashSet};
@@ -124,7 +125,10 @@ impl Plugin {
         if let Some((strategy, kind)) = refusal.strategy_failure {
             self.metrics.strategy_failure(&strategy, kind);
         }
-        format!("claim {namespace}/{name} ({uid}): {error}")
+        match uid.as_str() {
+            "" => format!("claim {namespace}/{name}: {error}"),
+            uid => format!("claim {namespace}/{name} ({}): {error}", quoted(uid)),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ impl Instance {
         store.limiter(|guest| &mut guest.memory);
         match arm(&mut store, &limits).and_then(|()| pre.instantiate(&mut store)) {
             Ok(strategy) => Ok(Self { store, strategy, limits }),
-            Err(error) => Err(failed(&store, &limits, &error)),
+            Err(error) => Err(failed(&store, &limits, &error, During::Start)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Instance {
     ) -> Result<T, Failed> {
         arm(&mut self.store, &self.limits)
             .and_then(|()| function(&self.strategy, &mut self.store))
-            .map_err(|error| failed(&self.store, &self.limits, &error))
+            .map_err(|error| failed(&self.store, &self.limits, &error, During::Call))
     }
 
     /// The fault of an answer that was taken over but is of no use, with the guest's last words.
@@ -66,20 +66,70 @@ fn arm(store: &mut Store<Guest>, limits: &Limits) -> wasmtime::Result<()> {
     store.set_fuel(limits.fuel)
 }
 
-fn failed(store: &Store<Guest>, limits: &Limits, error: &wasmtime::Error) -> Failed {
+/// What failed.
+#[derive(Debug, Clone, Copy)]
+enum During {
+    Start,
+    Call,
+}
+
+fn failed(store: &Store<Guest>, limits: &Limits, error: &wasmtime::Error, during: During) -> Failed {
     let guest = store.data();
     // The backtrace of the guest is for its author.
     tracing::debug!(target: "strategy", strategy = &*guest.name, "call failed: {error:?}");
     let limits = *limits;
+    let reason = || crate::strategy::log::plain(&format!("{error:#}"));
     let fault = match (error.downcast_ref::<Trap>(), guest.memory.refused()) {
+        _ if is_of_host(error) => Fault::Host(reason()),
         (Some(Trap::OutOfFuel), _) => Fault::OutOfFuel(limits),
         (Some(Trap::Interrupt), _) => Fault::DeadlineExceeded(limits),
         (_, Some(wanted)) => Fault::OutOfMemory { wanted, limits },
         (Some(trap), None) => Fault::Trapped(*trap),
         (None, None) => match error.downcast_ref::<Forbidden>() {
             Some(Forbidden(function)) => Fault::Forbidden(function.clone()),
-            None => Fault::Unreadable { reason: crate::strategy::log::plain(&format!("{error:#}")), limits },
+            None => match during {
+                During::Start => Fault::Unstartable(reason()),
+                During::Call => Fault::Unreadable { reason: reason(), limits },
+            },
         },
     };
     Failed { fault, last_line: guest.log.last().map(str::to_owned) }
+}
+
+/// Whether a system call or an allocation of the runtime failed: no guest makes either.
+fn is_of_host(error: &wasmtime::Error) -> bool {
+    error.is::<rustix::io::Errno>() || error.is::<std::io::Error>() || error.is::<wasmtime::OutOfMemory>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wasmtime::error::Context as _;
+    use wasmtime::{Engine, Result};
+
+    fn fault(error: wasmtime::Error, during: During) -> Fault {
+        let guest = Guest { name: "s".into(), memory: MemoryMeter::new(0), log: CallLog::default() };
+        let store = Store::new(&Engine::default(), guest);
+        failed(&store, &Limits::default(), &error, during).fault
+    }
+
+    #[test]
+    fn what_the_machine_refuses_is_no_fault_of_the_strategy() {
+        let errno: Result<()> = Err(rustix::io::Errno::NOMEM.into());
+        let error = errno.context("mmap failed to reserve 0x104000000 bytes").unwrap_err();
+        let fault = fault(error, During::Start);
+        let words = fault.to_string();
+        assert!(
+            words.starts_with("this host cannot run an instance of it: mmap failed to reserve"),
+            "{words}"
+        );
+        assert!(words.contains("ulimit -v") && !words.contains("transferBytes"), "{words}");
+    }
+
+    #[test]
+    fn only_an_answer_is_said_to_be_an_answer() {
+        let error = || wasmtime::Error::msg("resource limit exceeded: memory count too high at 65");
+        assert!(matches!(fault(error(), During::Start), Fault::Unstartable(_)));
+        assert!(matches!(fault(error(), During::Call), Fault::Unreadable { .. }));
+    }
 }

@@ -9,6 +9,7 @@ use crate::strategy::engine;
 use crate::strategy::error::{Identity, StrategyError};
 use crate::strategy::limits::Limits;
 use crate::strategy::opened::{Loaded, Parts};
+use dracpu_topology::read_regular;
 use serde_json::Map;
 use std::borrow::Cow;
 use std::fmt;
@@ -52,7 +53,7 @@ pub enum LoadFault {
     #[error("there is none of this name; the configuration and this binary have {}; correct the name, or add an entry with name and path to `strategies`", .0.join(", "))]
     Unknown(Vec<String>),
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {}", why_not(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -105,6 +106,21 @@ pub enum LoadFault {
     },
 }
 
+fn why_not(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+impl LoadError {
+    /// Whether this machine was at fault, not the strategy.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        matches!(&self.fault, LoadFault::Describe { error, .. } if error.is_of_host())
+    }
+}
+
 /// The WebAssembly runtime does not work on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("the WebAssembly runtime cannot start on this machine: {0}")]
@@ -115,10 +131,8 @@ pub struct EngineError(String);
 pub struct Inspection {
     /// Where it comes from.
     pub source: Source,
-    /// Its size in bytes.
-    pub size: usize,
-    /// `sha256:` and 64 hexadecimal digits.
-    pub digest: String,
+    /// Its size in bytes, and `sha256:` with 64 hexadecimal digits; none when it cannot be read.
+    pub content: Option<(usize, String)>,
     /// What it imports.
     pub imports: Vec<String>,
     /// What it exports.
@@ -204,38 +218,48 @@ impl Catalogue {
         self.described(entry, &component, Some(name)).map_err(failed)
     }
 
-    /// Loads a component file under whatever name it gives itself, with the default limits.
+    /// Loads a strategy by name, or else a component file: that under whatever name it gives itself, with
+    /// the default limits.
     ///
     /// # Errors
     /// As [`Catalogue::load`].
-    pub fn load_file(&self, path: &Path) -> Result<Loaded, LoadError> {
-        let entry = file_entry(path);
-        let failed = |fault| LoadError { name: entry.name.clone(), fault };
+    pub fn load_any(&self, what: &str) -> Result<Loaded, LoadError> {
+        let failed = |fault| LoadError { name: what.to_owned(), fault };
+        let (entry, wanted) = self.entry_or_file(what).map_err(failed)?;
         let component = self.component(&entry).map_err(failed)?;
-        self.described(&entry, &component, None).map_err(failed)
+        self.described(&entry, &component, wanted).map_err(failed)
     }
 
-    /// Looks at a strategy, by name or else by path.
+    /// Looks at a strategy, by name or else by path. Also at a file that is none, or cannot be read: that is
+    /// then in `loaded`.
     ///
     /// # Errors
-    /// When there is no such file, or none that could be a component.
+    /// When nothing has this name, and it is no path either.
     pub fn inspect(&self, what: &str) -> Result<Inspection, LoadError> {
         let failed = |fault| LoadError { name: what.to_owned(), fault };
-        let path = Path::new(what);
-        let (entry, wanted) = match self.entry(what) {
-            Ok(entry) => (entry.clone(), Some(what)),
-            Err(_) if path.is_file() => (file_entry(path), None),
-            Err(unknown) => return Err(failed(unknown)),
+        let (entry, wanted) = self.entry_or_file(what).map_err(failed)?;
+        let mut content = None;
+        let (mut imports, mut exports) = (Vec::new(), Vec::new());
+        let as_far_as_it_goes = || {
+            let bytes = bytes(&entry)?;
+            content = Some((bytes.len(), digest(&bytes)));
+            let component = self.compiled(&entry, &bytes)?;
+            imports = component::imports(&self.engine, &component.compiled).map(|(name, _)| name).collect();
+            exports = component::exports(&self.engine, &component.compiled).collect();
+            self.described(&entry, &component, wanted)
         };
-        let component = self.component(&entry).map_err(failed)?;
-        Ok(Inspection {
-            source: entry.source(),
-            size: component.size,
-            digest: component.digest.clone(),
-            imports: component::imports(&self.engine, &component.compiled).map(|(name, _)| name).collect(),
-            exports: component::exports(&self.engine, &component.compiled).collect(),
-            loaded: self.described(&entry, &component, wanted).map_err(failed),
-        })
+        let loaded = { as_far_as_it_goes }().map_err(failed);
+        Ok(Inspection { source: entry.source(), content, imports, exports, loaded })
+    }
+
+    /// What a person calls a strategy: one of the catalogue with the name that it must have, or a file.
+    fn entry_or_file<'a>(&self, what: &'a str) -> Result<(Entry, Option<&'a str>), LoadFault> {
+        let path = Path::new(what);
+        match self.entry(what) {
+            Ok(entry) => Ok((entry.clone(), Some(what))),
+            Err(_) if looks_like_a_path(what) || path.is_file() => Ok((file_entry(path), None)),
+            Err(unknown) => Err(unknown),
+        }
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, LoadFault> {
@@ -247,19 +271,19 @@ impl Catalogue {
 
     /// The component of an entry, compiled.
     fn component(&self, entry: &Entry) -> Result<Compiled, LoadFault> {
+        self.compiled(entry, &bytes(entry)?)
+    }
+
+    fn compiled(&self, entry: &Entry, bytes: &[u8]) -> Result<Compiled, LoadFault> {
         let origin = entry.source();
         let limits = Limits::from(&entry.config.limits);
-        let bytes = match &entry.bytes {
-            Some(bytes) => bytes.clone(),
-            None => Cow::Owned(read(&entry.config.path, &limits)?),
-        };
-        let digest = digest(&bytes);
+        let digest = digest(bytes);
         if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != digest) {
             return Err(LoadFault::Digest { origin, wanted: wanted.clone(), found: digest });
         }
-        let compiled = component::compile(&self.engine, &bytes, &limits)
+        let compiled = component::compile(&self.engine, bytes, &limits)
             .map_err(|fault| LoadFault::Component { origin, fault })?;
-        Ok(Compiled { compiled, size: bytes.len(), digest })
+        Ok(Compiled { compiled, digest })
     }
 
     /// Links a component and asks it what it is. `wanted` is the name it must have.
@@ -303,7 +327,6 @@ impl Catalogue {
 
 struct Compiled {
     compiled: wasmtime::component::Component,
-    size: usize,
     digest: String,
 }
 
@@ -323,6 +346,18 @@ fn no_settings(name: &str, path: &Path) -> StrategyConfig {
     }
 }
 
+/// Whether somebody who wrote this meant a file: names of strategies have neither slash nor dot.
+fn looks_like_a_path(what: &str) -> bool {
+    what.contains('/') || what.ends_with(".wasm")
+}
+
+fn bytes(entry: &Entry) -> Result<Cow<'_, [u8]>, LoadFault> {
+    match &entry.bytes {
+        Some(bytes) => Ok(Cow::Borrowed(bytes)),
+        None => read(&entry.config.path, &Limits::from(&entry.config.limits)).map(Cow::Owned),
+    }
+}
+
 /// Reads a file, but not one that is larger than a component may be.
 fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>, LoadFault> {
     let cannot_read = |source| LoadFault::Read { path: path.to_owned(), source };
@@ -331,5 +366,5 @@ fn read(path: &Path, limits: &Limits) -> Result<Vec<u8>, LoadFault> {
         let fault = ComponentFault::TooLarge { size, limit: limits.component_bytes };
         return Err(LoadFault::Component { origin: Source::File(path.to_owned()), fault });
     }
-    std::fs::read(path).map_err(cannot_read)
+    read_regular(path, limits.component_bytes).map_err(cannot_read)
 }

@@ -4,6 +4,7 @@
 use crate::strategy::bindings::{Strategy, StrategyPre};
 use crate::strategy::limits::Limits;
 use crate::strategy::log::Guest;
+use crate::words::sentence;
 use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceType};
@@ -102,7 +103,20 @@ pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<
     if bytes.starts_with(b"\0asm\x01\0\0\0") {
         return Err(ComponentFault::CoreModule);
     }
-    Component::from_binary(engine, bytes).map_err(|error| ComponentFault::Invalid(format!("{error:#}")))
+    if bytes.is_empty() {
+        return Err(ComponentFault::Invalid("the file is empty".to_owned()));
+    }
+    if !bytes.starts_with(b"\0asm") {
+        return Err(ComponentFault::Invalid("the file does not begin as WebAssembly does".to_owned()));
+    }
+    Component::from_binary(engine, bytes).map_err(|error| ComponentFault::Invalid(clause(&error)))
+}
+
+/// The runtime's words in one line: it shows bytes and code over many.
+fn clause(error: &wasmtime::Error) -> String {
+    let text = format!("{error:#}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    sentence(&words.join(" ")).into_owned()
 }
 
 /// What a component imports, by name.
@@ -147,4 +161,28 @@ pub fn digest(bytes: &[u8]) -> String {
     use sha2::Digest;
     let hash = sha2::Sha256::digest(bytes);
     hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_component_is_said_in_one_line() {
+        let engine = Engine::default();
+        for (bytes, words) in [
+            (b"".as_slice(), "the file is empty"),
+            (b"#!/bin/sh\nexit\n", "does not begin as WebAssembly does"),
+            (b"\0as", "does not begin as WebAssembly does"),
+            (b"\0asm\x01\0\0\0", "a core WebAssembly module"),
+            (b"\0asm\x07\0\x09\0", "not a valid WebAssembly component"),
+            (b"\0asm\x0d\0\x01\0\xff\xff\xff", "not a valid WebAssembly component"),
+        ] {
+            let Err(fault) = compile(&engine, bytes, &Limits::default()) else {
+                panic!("{bytes:?} compiles")
+            };
+            let fault = fault.to_string();
+            assert!(fault.contains(words) && !fault.contains('\n'), "{bytes:?}: {fault}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub struct StrategyError {
 
 impl StrategyError {
     /// What happened, from a closed set, for metrics and scripts: `denied`, `options`, `cpuset`,
-    /// `out-of-fuel`, `deadline`, `memory`, `trap`, `bad-answer`.
+    /// `out-of-fuel`, `deadline`, `memory`, `trap`, `bad-answer`; `host` when this machine could not run it.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.fault.kind()
@@ -54,6 +54,12 @@ impl StrategyError {
             Fault::Denied(denial) => Some(denial),
             _ => None,
         }
+    }
+
+    /// Whether this machine was at fault, neither the question nor the strategy.
+    #[must_use]
+    pub fn is_of_host(&self) -> bool {
+        matches!(&*self.fault, Fault::Host(_))
     }
 
     /// Whether the question was at fault (denied, options, cpuset), not the strategy.
@@ -101,7 +107,17 @@ pub enum Fault {
         "called `{0}`, which no strategy may: it has neither files, clock nor environment; report it to the strategy's author"
     )]
     Forbidden(String),
-    /// It could not be started, or its answer not taken over: malformed, or larger than allowed.
+    /// This machine could not start an instance, or go on with one.
+    #[error(
+        "this host cannot run an instance of it: {0}; each of its memories takes 4 GiB of address space, whatever \
+         it uses: raise the process's limit of virtual memory (`ulimit -v`, `LimitAS` of systemd), or free memory \
+         on the node"
+    )]
+    Host(String),
+    /// No instance of it can be: it asks for what no strategy gets.
+    #[error("cannot be started: {0}; report it to the strategy's author")]
+    Unstartable(String),
+    /// Its answer cannot be taken over: malformed, or larger than allowed.
     #[error(
         "its answer cannot be taken over (malformed, or more than the {} bytes of `limits.transferBytes`): {reason}",
         limits.transfer_bytes
@@ -126,7 +142,8 @@ impl Fault {
             Self::OutOfFuel(_) => "out-of-fuel",
             Self::DeadlineExceeded(_) => "deadline",
             Self::OutOfMemory { .. } => "memory",
-            Self::Trapped(_) | Self::Forbidden(_) => "trap",
+            Self::Trapped(_) | Self::Forbidden(_) | Self::Unstartable(_) => "trap",
+            Self::Host(_) => "host",
             Self::Unreadable { .. } | Self::BadAnswer(_) => "bad-answer",
         }
     }

@@ -1,11 +1,12 @@
 //! A strategy's options: JSON objects, later ones over earlier ones key by key, checked against the
 //! strategy's own schema before it sees them.
 
+use crate::words::{listed, quoted, sentence};
 use serde_json::{Map, Value};
 
 /// Options that do not fit the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{whose}: {}", mistakes.join("; "))]
+#[error("{whose}: {}", listed(mistakes))]
 pub struct OptionsError {
     /// Whose options: `options of the node`, `request r`.
     pub whose: String,
@@ -45,8 +46,12 @@ impl Schema {
     fn mistake(&self, error: &jsonschema::ValidationError<'_>) -> String {
         let path = error.instance_path().to_string();
         let key = path.trim_start_matches('/');
+        // It quotes the whole value.
+        let value = error.instance().to_string();
+        let error = error.to_string().replace(&value, &quoted(&value));
+        let error = sentence(&error);
         match key.is_empty() {
-            false => format!("option `{key}`: {error}"),
+            false => format!("option `{}`: {error}", quoted(key)),
             true if self.keys.is_empty() => format!("{error}; this strategy has no options"),
             true => format!("{error}; this strategy has the options {}", self.keys.join(", ")),
         }
@@ -93,6 +98,18 @@ mod tests {
             [
                 "Additional properties are not allowed ('hole' was unexpected); this strategy has the options whole, isolated"
             ]
+        );
+    }
+
+    #[test]
+    fn long_values_and_many_keys_are_not_told_whole() {
+        let long = mistakes(json!({ "whole": "x".repeat(1 << 20) }));
+        assert!(long[0].len() < 300 && long[0].ends_with("x… is not of type \"boolean\""), "{}", long[0]);
+        let many: Map<String, Value> = (0..20_000).map(|n| (format!("key{n}"), json!(1))).collect();
+        let [many] = &mistakes(Value::Object(many))[..] else { panic!("one mistake") };
+        assert!(
+            many.len() < 2000 && many.ends_with("this strategy has the options whole, isolated"),
+            "{many}"
         );
     }
 

@@ -1,12 +1,9 @@
-use crate::tree::MemoryFiles;
+use crate::tree::{MAX_FILE_BYTES, MemoryFiles};
 use std::io::Read;
 use tar::EntryType;
 
 /// The most that an archive may unpack to. A machine with 8192 CPUs needs less than a tenth.
 const MAX_BYTES: u64 = 1 << 30;
-
-/// The most that one file may hold; sysfs's own end at a few pages.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Unpacks an archive of a sysfs tree into memory, and finds the directory in it that stands for `/sys`:
 /// the top, `sys` in it, or either below one directory.

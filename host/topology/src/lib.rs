@@ -3,7 +3,7 @@
 //!
 //! Never decides anything, never writes, knows no driver, protocol or configuration.
 //!
-//! Reading order: `facts` (the types), `tree` and `overlay` (access to files), `read` with `cache`, `numa`,
+//! Reading order: `facts` (the types), `tree`, `regular` and `overlay` (access to files), `read` with `cache`, `numa`,
 //! `kind` and `pcie` (sysfs), `assemble` (any source's facts made consistent, with `warnings`); then the
 //! other sources, `described` (JSON), `gatherinfo` (YAML), `machines` (a table), `archive` and `examples`,
 //! which `machine` tells apart; `fingerprint` and `draw` for what is made of the facts.
@@ -25,6 +25,7 @@ mod numa;
 mod overlay;
 mod pcie;
 mod read;
+mod regular;
 mod tree;
 mod warnings;
 mod yaml;
@@ -36,3 +37,4 @@ pub use examples::{Example, examples};
 pub use facts::{Cache, Cpu, CpuKind, NumaNode, PcieRoot, Socket, Topology, Warning};
 pub use overlay::Overlay;
 pub use read::read;
+pub use regular::read_regular;

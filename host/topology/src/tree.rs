@@ -1,5 +1,6 @@
 use crate::error::ReadError;
 use crate::overlay::Overlay;
+use crate::regular::read_regular;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 /// How many symbolic links a path may lead through: the kernel's own limit.
 const MAX_LINKS: usize = 40;
+
+/// The most that one file may hold; sysfs's own end at a few pages.
+pub(crate) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Files below `/sys`, wherever they are kept, with an overlay over them. Paths are relative to `/sys`
 /// and written with `/`.
@@ -50,7 +54,7 @@ impl<'a> Tree<'a> {
         let text = match (self.overlay.get(path), &self.base) {
             (Some(text), _) => Some(clean(text)),
             (None, Base::Memory(files)) => files.get(path).map(clean),
-            (None, Base::Dir(root)) => match std::fs::read(root.join(path)) {
+            (None, Base::Dir(root)) => match read_regular(&root.join(path), MAX_FILE_BYTES) {
                 Ok(bytes) => Some(clean(&String::from_utf8_lossy(&bytes))),
                 Err(error) if is_absent(&error) => None,
                 Err(source) => return Err(ReadError::Io { path: self.display(path), source }),

@@ -1,6 +1,6 @@
 use crate::facts::Warning;
-use dracpu_cpuset::CpuSet;
-use std::collections::BTreeMap;
+use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Each code, what its numbers count, and the fact and its consequence. Codes are stable: scripts and
 /// documentation name them.
@@ -41,7 +41,8 @@ const CODES: [(&str, &str, &str); 19] = [
 /// What was odd while reading, gathered so that each oddity is one warning and not one for each CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
-    found: BTreeMap<&'static str, CpuSet>,
+    /// Numbers of NUMA nodes may be larger than those of CPUs.
+    found: BTreeMap<&'static str, BTreeSet<u32>>,
 }
 
 impl Warnings {
@@ -53,15 +54,15 @@ impl Warnings {
     /// Notes an oddity of several; of none is no oddity.
     pub(crate) fn note_all(&mut self, code: &'static str, numbers: &CpuSet) {
         if !numbers.is_empty() {
-            self.found.entry(code).or_default().extend_from(numbers);
+            self.found.entry(code).or_default().extend(numbers);
         }
     }
 
     /// The warnings in the order of [`CODES`].
     pub(crate) fn into_list(mut self) -> Vec<Warning> {
-        let message = |subject, numbers: &CpuSet, fact| match numbers.len() {
-            1 => format!("{} {numbers}: {fact}", str::trim_end_matches(subject, 's')),
-            _ => format!("{subject} {numbers}: {fact}"),
+        let message = |subject, numbers: &BTreeSet<u32>, fact| match numbers.len() {
+            1 => format!("{} {}: {fact}", str::trim_end_matches(subject, 's'), list(numbers)),
+            _ => format!("{subject} {}: {fact}", list(numbers)),
         };
         CODES
             .into_iter()
@@ -73,6 +74,13 @@ impl Warnings {
     }
 }
 
+/// As the kernel lists CPUs; what no CPU can have as its number comes after the rest.
+fn list(numbers: &BTreeSet<u32>) -> String {
+    let (small, large): (BTreeSet<u32>, BTreeSet<u32>) = numbers.iter().partition(|n| **n <= MAX_CPU_ID);
+    let small = (!small.is_empty()).then(|| small.into_iter().collect::<CpuSet>().to_string());
+    small.into_iter().chain(large.iter().map(u32::to_string)).collect::<Vec<_>>().join(",")
+}
+
 /// The code as the constant it is here; `described` for one that this version does not know.
 pub(crate) fn known_code(code: &str) -> &'static str {
     CODES.into_iter().map(|(known, ..)| known).find(|known| *known == code).unwrap_or("described")
@@ -81,4 +89,21 @@ pub(crate) fn known_code(code: &str) -> &'static str {
 /// The place of a code in the order of warnings.
 pub(crate) fn position(code: &str) -> usize {
     CODES.into_iter().position(|(known, ..)| known == code).unwrap_or(CODES.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_told_however_large() {
+        let mut warnings = Warnings::default();
+        warnings.note("no-memory-size", 99_999);
+        for node in [0, 1, 99_999] {
+            warnings.note("no-distances", node);
+        }
+        let messages: Vec<String> = warnings.into_list().into_iter().map(|warning| warning.message).collect();
+        assert!(messages[0].starts_with("NUMA node 99999: no readable MemTotal"), "{messages:?}");
+        assert!(messages[1].starts_with("NUMA nodes 0-1,99999: not one distance"), "{messages:?}");
+    }
 }

@@ -58,14 +58,22 @@ impl FromStr for CpuSet {
 fn cpu_id(text: &str, field: &str) -> Result<u32, CpuListError> {
     number(text)
         .filter(|id| *id <= MAX_CPU_ID)
-        .ok_or_else(|| CpuListError::NotACpu(if text.is_empty() { field } else { text }.to_owned()))
+        .ok_or_else(|| CpuListError::NotACpu(quoted(if text.is_empty() { field } else { text })))
 }
 
 fn parse_stride(text: &str, field: &str) -> Result<(u32, u32), CpuListError> {
     text.split_once('/')
         .and_then(|(used, step)| Some((number(used)?, number(step)?)))
         .filter(|(used, step)| (1..=*step).contains(used))
-        .ok_or_else(|| CpuListError::NotAStride(field.to_owned()))
+        .ok_or_else(|| CpuListError::NotAStride(quoted(field)))
+}
+
+/// A field for an error: its beginning and `…` where it is longer than a person reads.
+fn quoted(field: &str) -> String {
+    match field.char_indices().nth(100) {
+        Some((end, _)) => format!("{}…", field.get(..end).unwrap_or_default()),
+        None => field.to_owned(),
+    }
 }
 
 /// Digits only: `u32::from_str` would take a sign.

@@ -400,8 +400,74 @@ impl Stage {
     }
 }
 
+const HELP: &str = r#"The embedded node: stand-ins for kubelet, container runtime, scheduler and API server around a real dracpu
+daemon, driven by JSON lines. A command in on standard input, an answer out on standard output.
+
+Usage: embedded-node        the commands come on standard input
+       embedded-node --help
+
+Every answer has `ok`; a refusal has `error`. `up` comes first and once. With end of input, or `quit`, the node
+and the daemon end.
+
+Commands:
+  {"op":"up","machine":M,"config":{},"flags":[],"old_kubelet":false,"old_runtime":false,"kubernetes":36}
+      starts the stand-ins; M is {"sockets":1,"numaPerSocket":1,"l3PerNuma":1,"coresPerL3":4,"threads":2} or {"cpus":[...]}
+  {"op":"config","config":{}}                 the daemon's configuration from its next start on
+  {"op":"daemon","do":"start|kill|terminate"}
+  {"op":"kubelet","do":"stop|start|restart"}
+  {"op":"runtime","do":"stop|start|restart"}
+  {"op":"api","do":"refuse|hang|return"}
+  {"op":"allocate","claim":C,"requests":[{"request":"r","device":"","cpus":4}]}     by the scheduler
+  {"op":"claim","claim":C,"device":D,"cpus":"4","config":[]}                        as told
+  {"op":"prepare","claim":C}
+  {"op":"unprepare","claim":C}
+  {"op":"pod","pod":P,"claims":[C],"containers":[{"name":"app","claims":[C],"env":[]}]}
+  {"op":"restart-container","pod":P,"container":"app"}
+  {"op":"resize","pod":P,"container":"app","cpus":"0-3"}
+  {"op":"terminate","pod":P}
+  {"op":"slices"}                             what the daemon has published
+  {"op":"state"}                              claims, pods and their CPUs
+  {"op":"ledger","claims":{C:"0-3"}}          asserts that the books hold exactly these
+  {"op":"log"}                                the daemon's lines so far
+  {"op":"quit"}
+
+Example:
+  {"op":"up","machine":{"sockets":2,"numaPerSocket":1,"l3PerNuma":2,"coresPerL3":4,"threads":2},"config":{"reservedCPUs":"0"}}
+  {"op":"daemon","do":"start"}
+  {"op":"allocate","claim":"A","requests":[{"request":"cpus","device":"","cpus":4}]}
+  {"op":"pod","pod":"web","claims":["A"],"containers":[{"name":"app","claims":["A"]}]}
+  {"op":"state"}
+"#;
+
+/// Bad usage, as `dracpu` itself has it.
+const USAGE: u8 = 64;
+
+/// What the arguments alone come to; none when the commands are to be read.
+fn answered(args: impl IntoIterator<Item = String>) -> Option<ExitCode> {
+    let mut args = args.into_iter();
+    match (args.next().as_deref(), args.next()) {
+        (None, _) => None,
+        (Some("--help" | "-h" | "help"), None) => {
+            // Nobody is left to tell when that fails.
+            let _unwritable = std::io::stdout().write_all(HELP.as_bytes());
+            Some(ExitCode::SUCCESS)
+        }
+        (Some(other), _) => {
+            let line = format!(
+                "embedded-node: unexpected argument `{other}`; the commands come on standard input, see --help\n"
+            );
+            let _unwritable = std::io::stderr().write_all(line.as_bytes());
+            Some(ExitCode::from(USAGE))
+        }
+    }
+}
+
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
+    let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    if let Some(code) = answered(args) {
+        return Ok(code);
+    }
     let mut stage = Stage::default();
     let (input, mut lines) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -436,4 +502,28 @@ async fn main() -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_every_command_and_other_arguments_are_refused() {
+        // Every command answers to its name; the one that does not exist names them all.
+        let all = serde_json::from_str::<Command>(r#"{"op":"?"}"#).unwrap_err().to_string();
+        let names: Vec<&str> = all.split('`').skip(3).step_by(2).collect();
+        assert!(names.len() > 15 && names.contains(&"restart-container"), "{all}");
+        for name in names {
+            assert!(HELP.contains(&format!("{{\"op\":\"{name}\"")), "{name}");
+        }
+        let answered = |args: &[&str]| {
+            answered(args.iter().map(|arg| (*arg).to_owned())).map(|code| format!("{code:?}"))
+        };
+        assert_eq!(answered(&[]), None);
+        assert_eq!(answered(&["--help"]), Some(format!("{:?}", ExitCode::SUCCESS)));
+        for args in [&["--port=1"][..], &["--help", "x"], &["up"]] {
+            assert_eq!(answered(args), Some(format!("{:?}", ExitCode::from(USAGE))), "{args:?}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::cdi::{Access, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
 use crate::strategy::Catalogue;
+use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
@@ -116,7 +117,7 @@ impl Node {
             Event::Prepare { claim: Some(claim), name, requests, config, claims: None, parallel: _ } => {
                 let claim = self.put(NewClaim { claim, name, requests, config });
                 for (claim, result) in self.driver.prepare(vec![claim]).await {
-                    let prepared = result.with_context(|| format!("claim {}", claim.uid))?;
+                    let prepared = result.with_context(|| about(&claim.uid))?;
                     answer.prepared(&self.driver, &claim.uid, &prepared);
                 }
             }
@@ -137,7 +138,7 @@ impl Node {
                 let answers = join_all(calls.into_iter().map(|call| self.driver.prepare(call))).await;
                 let mut results = Map::new();
                 for (claim, result) in answers.into_iter().flatten() {
-                    let result = result.with_context(|| format!("claim {}", claim.uid));
+                    let result = result.with_context(|| about(&claim.uid));
                     let result = result.map(|prepared| {
                         let mut answer = Answer::default();
                         answer.prepared(&self.driver, &claim.uid, &prepared);
@@ -153,7 +154,7 @@ impl Node {
             Event::Unprepare { claim } => {
                 let claim = self.reference(claim, None);
                 for (claim, result) in self.driver.unprepare(vec![claim]).await {
-                    result.with_context(|| format!("claim {}", claim.uid))?;
+                    result.with_context(|| about(&claim.uid))?;
                 }
                 push = true;
             }
@@ -163,7 +164,7 @@ impl Node {
                 }
             }
             Event::Release { claim } => {
-                self.driver.release(&claim).await.with_context(|| format!("claim {claim}"))?;
+                self.driver.release(&claim).await.with_context(|| about(&claim))?;
                 push = true;
             }
             Event::Create(new) => self.create(new, &mut answer)?,
@@ -328,6 +329,14 @@ impl Node {
             Damage::Newer => text.replacen(r#"{\"v\":1,"#, r#"{\"v\":1000,"#, 1),
         };
         Ok(std::fs::write(&path, damaged)?)
+    }
+}
+
+/// What a refusal is about.
+fn about(claim: &str) -> String {
+    match claim {
+        "" => "the claim".to_owned(),
+        uid => format!("claim {}", quoted(uid)),
     }
 }
 

@@ -7,13 +7,16 @@ mod question;
 use self::machines::Machines;
 use self::question::Question;
 use super::{Failure, catalogue, extended};
-use crate::device::Group;
+use crate::config::{DeviceMode, GroupBy};
+use crate::device::{self, Group};
 use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
+use crate::words::{quoted, sentence};
 use anyhow::Context as _;
 use dracpu_cpuset::CpuSet;
+use dracpu_topology::machine::Machine;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read as _, Write};
 use std::process::ExitCode;
 
 /// Ask a strategy for decisions: questions in, answers out, as JSON Lines
@@ -44,13 +47,37 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let options: Map<String, Value> = serde_json::from_str(&args.options)
-        .with_context(|| format!("--options {}: not a JSON object", args.options))
+        .with_context(|| format!("--options {}: not a JSON object", quoted(&args.options)))
         .map_err(Failure::Usage)?;
     let loaded = super::load(&catalogue(&[])?, &args.strategy)?;
     let machines =
         Machines::open(args.machine.as_deref(), args.machines.as_deref()).map_err(Failure::Usage)?;
+    check(&loaded, &options, &machines).map_err(|error| Failure::Usage(error.into()))?;
     let mut desk = Desk { loaded, options, machines, opened: HashMap::new() };
     desk.serve(std::io::stdin().lock(), std::io::stdout().lock())
+}
+
+/// So many machines are tried with the node's options before they are taken for the mistake.
+const MOST_TRIED: usize = 8;
+
+/// The longest line that is read as a question.
+const MOST_BYTES_OF_A_LINE: u64 = 16 << 20;
+
+/// Refuses options that the strategy refuses on every machine, however its CPUs are grouped.
+fn check(loaded: &Loaded, options: &Map<String, Value>, machines: &Machines) -> Result<(), StrategyError> {
+    let mut first = None;
+    for machine in machines.some(MOST_TRIED) {
+        for by in [GroupBy::NumaNode, GroupBy::Socket, GroupBy::Machine] {
+            let Machine { topology, reserved, .. } = &*machine;
+            let groups = device::groups(topology, DeviceMode::Grouped(by), reserved);
+            match loaded.open(topology, reserved, &groups, options) {
+                Err(error) if error.is_refusal() => first = first.or(Some(error)),
+                // Any other fault is the answer to the question that meets it.
+                _ => return Ok(()),
+            }
+        }
+    }
+    first.map_or(Ok(()), Err)
 }
 
 /// Strategies opened so far, by machine and groups: opening costs more than asking.
@@ -67,14 +94,21 @@ struct Desk {
 }
 
 impl Desk {
-    fn serve(&mut self, questions: impl BufRead, mut answers: impl Write) -> Result<ExitCode, Failure> {
+    fn serve(&mut self, mut questions: impl BufRead, mut answers: impl Write) -> Result<ExitCode, Failure> {
         let mut code = ExitCode::SUCCESS;
-        for line in questions.split(b'\n') {
-            let line = line.context("cannot read standard input").map_err(Failure::Failed)?;
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            let answer = self.answer(&line);
+        while let Some(line) = next_line(&mut questions, MOST_BYTES_OF_A_LINE)
+            .context("cannot read standard input")
+            .map_err(Failure::Failed)?
+        {
+            let answer = match line {
+                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
+                Line::Whole(line) => self.answer(&line),
+                Line::TooLong => {
+                    let error =
+                        format!("the line has more than {MOST_BYTES_OF_A_LINE} bytes, no question has");
+                    json!({ "id": null, "error": error })
+                }
+            };
             if answer.get("error").is_some() {
                 code = ExitCode::FAILURE;
             }
@@ -94,7 +128,10 @@ impl Desk {
 
     fn answer(&mut self, line: &[u8]) -> Value {
         match serde_json::from_slice::<Question>(line) {
-            Err(error) => json!({ "id": question::id_of(line), "error": format!("not a question: {error}") }),
+            Err(error) => {
+                let error = format!("not a question: {}", sentence(&error.to_string()));
+                json!({ "id": question::id_of(line), "error": error })
+            }
             Ok(question) => self
                 .decide(&question)
                 .unwrap_or_else(|error| json!({ "id": question.id, "error": format!("{error:#}") })),
@@ -127,6 +164,25 @@ impl Desk {
         self.opened.insert(key, opened);
         Ok(answer)
     }
+}
+
+/// A line of the input.
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+/// The next line, of which no more than `limit` bytes are kept; none at the end.
+fn next_line(input: &mut impl BufRead, limit: u64) -> std::io::Result<Option<Line>> {
+    let mut line = Vec::new();
+    if input.take(limit.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.last() == Some(&b'\n') || u64::try_from(line.len()).is_ok_and(|length| length <= limit) {
+        return Ok(Some(Line::Whole(line)));
+    }
+    input.skip_until(b'\n')?;
+    Ok(Some(Line::TooLong))
 }
 
 /// The groups, requests and state of a question, for one machine.

@@ -26,6 +26,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let inspected =
         catalogue(&config.strategies)?.inspect(&args.what).map_err(|error| Failure::Failed(error.into()))?;
+    if let (Output::Text, None, Err(_)) = (args.output, &inspected.content, &inspected.loaded) {
+        // Nothing to show but why.
+        return inspected.loaded.map(|_| ExitCode::SUCCESS).map_err(|error| Failure::Failed(error.into()));
+    }
     let answer = json(&inspected);
     let code = crate::cli::print(&match args.output {
         Output::Json => format!("{answer:#}\n"),
@@ -38,8 +42,8 @@ fn json(inspected: &Inspection) -> Value {
     let answer = json!({
         "schema": "dracpu.strategy/v1",
         "source": inspected.source.to_string(),
-        "size": inspected.size,
-        "digest": inspected.digest,
+        "size": inspected.content.as_ref().map(|(size, _)| size),
+        "digest": inspected.content.as_ref().map(|(_, digest)| digest),
         "imports": inspected.imports,
         "exports": inspected.exports,
         "usable": inspected.loaded.is_ok(),
@@ -83,4 +87,63 @@ fn text(answer: &Value) -> String {
         text += &format!("{key:14}  {value}\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a file that is none for this host; it has no line break.
+    fn problem(what: &str) -> (Value, String) {
+        let answer = json(&catalogue(&[]).unwrap().inspect(what).unwrap());
+        assert_eq!((&answer["schema"], &answer["usable"]), (&json!("dracpu.strategy/v1"), &json!(false)));
+        let [problem] = answer["problems"].as_array().unwrap().as_slice() else { panic!("{answer}") };
+        let problem = problem.as_str().unwrap().to_owned();
+        assert!(!problem.contains('\n'), "{problem}");
+        (answer, problem)
+    }
+
+    #[test]
+    fn files_that_are_no_strategy_are_answered_with_what_they_are_and_the_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        for (bytes, words) in [
+            (b"\0asm\x01\0\0\0".as_slice(), "a core WebAssembly module, not a component"),
+            (b"#!/bin/sh\n", "does not begin as WebAssembly does"),
+            (b"\0asm\x07\0\x09\0", "not a valid WebAssembly component"),
+        ] {
+            let file = dir.path().join("file");
+            std::fs::write(&file, bytes).unwrap();
+            let (answer, problem) = problem(file.to_str().unwrap());
+            assert!(problem.contains(words), "{problem}");
+            assert_eq!(answer["size"], json!(bytes.len()));
+            assert!(answer["digest"].as_str().unwrap().starts_with("sha256:"));
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_path_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("pipe").as_str(),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        for (what, words) in [
+            (at(""), "it is a directory"),
+            (at("none"), "there is no such file"),
+            (at("pipe"), "it is a named pipe, not a regular file"),
+            ("no-such-file.wasm".to_owned(), "cannot read no-such-file.wasm: there is no such file"),
+        ] {
+            let (answer, problem) = problem(&what);
+            assert!(problem.contains(words), "{problem}");
+            assert_eq!(answer["digest"], Value::Null);
+            assert!(matches!(super::super::load(&catalogue(&[]).unwrap(), &what), Err(Failure::Usage(_))));
+        }
+        let unknown = catalogue(&[]).unwrap().inspect("nobody").unwrap_err().to_string();
+        assert!(unknown.contains("there is none of this name"), "{unknown}");
+    }
 }

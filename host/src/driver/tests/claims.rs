@@ -68,6 +68,19 @@ async fn what_a_claim_cannot_have_is_refused_by_name_and_books_nothing() {
 }
 
 #[tokio::test]
+async fn a_uid_that_no_spec_can_carry_is_refused_before_anything_is_booked_and_unprepared_as_unknown() {
+    let home = Home::new();
+    let driver = home.start();
+    for uid in ["a".repeat(234), String::new(), "a/b".to_owned()] {
+        home.prepare(&driver, &uid, "2").await.unwrap_err();
+        assert_eq!(held(&driver), [], "{uid}");
+        unprepare(&driver, &uid).await;
+    }
+    home.prepare(&driver, "A", "2").await.unwrap();
+    assert_eq!(held(&driver), [holds("A", "0-1")]);
+}
+
+#[tokio::test]
 async fn a_claim_without_a_result_for_this_driver_prepares_to_nothing() {
     let home = Home::new();
     let driver = home.start();

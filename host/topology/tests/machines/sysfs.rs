@@ -4,6 +4,7 @@
 use crate::support::{Sysfs, codes, lists};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{CpuKind, Overlay, ReadError, Topology, machine, read};
+use rustix::fs::{CWD, FileType, Mode};
 
 /// One socket, one NUMA node, 8 CPUs, siblings (0,4) (1,5) (2,6) (3,7).
 fn eight() -> Sysfs {
@@ -434,11 +435,20 @@ fn a_file_that_cannot_be_read_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     eight().write(dir.path());
     let path = dir.path().join("devices/system/cpu/isolated");
-    std::fs::remove_file(&path).unwrap();
-    std::fs::create_dir(&path).unwrap();
-    let error = read(dir.path(), &Overlay::default()).unwrap_err();
-    assert!(
-        matches!(&error, ReadError::Io { path: named, .. } if *named == path.display().to_string()),
-        "{error:?}"
-    );
+    let pipe = || rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let large = || std::fs::File::create(&path).unwrap().set_len((1 << 20) + 1).unwrap();
+    let cases: [(&dyn Fn(), &str); 4] = [
+        (&|| std::fs::create_dir(&path).unwrap(), "a directory"),
+        (&pipe, "a named pipe"),
+        (&|| std::os::unix::fs::symlink("/dev/zero", &path).unwrap(), "a device"),
+        (&large, "more than 1048576 bytes"),
+    ];
+    for (put, words) in cases {
+        std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path)).unwrap();
+        put();
+        let error = read(dir.path(), &Overlay::default()).unwrap_err();
+        let ReadError::Io { path: named, source } = &error else { panic!("{error:?}") };
+        assert_eq!(*named, path.display().to_string());
+        assert!(source.to_string().contains(words), "{source}");
+    }
 }

@@ -1,7 +1,9 @@
+use crate::words::quoted;
 use anyhow::{Context as _, bail};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::machine::Machine;
 use dracpu_topology::{Overlay, machine, machines};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -34,18 +36,41 @@ impl Machines {
         Ok(Self::Many(machines.collect()))
     }
 
+    /// Some of the machines: those that there are, or that the first entries of the directory are.
+    pub(super) fn some(&self, most: usize) -> Vec<Cow<'_, Machine>> {
+        match self {
+            Self::One(machine) => vec![Cow::Borrowed(&**machine)],
+            Self::Many(machines) => machines.values().take(most).map(Cow::Borrowed).collect(),
+            Self::Directory(directory, _) => {
+                let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+                let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+                paths.sort();
+                // What is none is said when it is asked for.
+                let machines = paths.iter().filter_map(|path| machine::load(path.to_str()?).ok());
+                machines.take(most).map(Cow::Owned).collect()
+            }
+        }
+    }
+
     /// The machine of a question.
     pub(super) fn of(&mut self, name: Option<&str>) -> anyhow::Result<&Machine> {
         let named = || name.context("`topology` is missing: it names one of the machines of --machines");
         match self {
-            // The name is the asker's own; there is only one machine.
-            Self::One(machine) => Ok(machine),
+            Self::One(machine) => match name {
+                Some(name) if name != machine.name => bail!(
+                    "topology `{}`: there is only the machine {}; leave `topology` out, or give the machines with \
+                     --machines",
+                    quoted(name),
+                    machine.name
+                ),
+                _ => Ok(machine),
+            },
             Self::Many(machines) => {
                 let name = named()?;
                 let known = machines.len();
                 machines
                     .get(name)
-                    .with_context(|| format!("topology `{name}` is not among the {known} machines"))
+                    .with_context(|| format!("topology `{}` is not among the {known} machines", quoted(name)))
             }
             Self::Directory(directory, read) => {
                 let name = named()?;
@@ -69,5 +94,5 @@ fn entry(directory: &Path, name: &str) -> anyhow::Result<String> {
             return Ok(directory.join(file).display().to_string());
         }
     }
-    bail!("topology `{name}`: there is no such machine in {}", directory.display())
+    bail!("topology `{}`: there is no such machine in {}", quoted(name), directory.display())
 }

@@ -2,7 +2,8 @@ use super::Asked;
 use crate::config::{DeviceMode, GroupBy};
 use crate::device::{self, Group};
 use crate::strategy::{Holding, Request, State};
-use anyhow::{Context as _, ensure};
+use crate::words::quoted;
+use anyhow::{Context as _, bail, ensure};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::machine::Machine;
 use serde::Deserialize;
@@ -56,7 +57,8 @@ impl Question {
     pub(super) fn asked(&self, machine: &Machine) -> anyhow::Result<Asked> {
         ensure!(!self.requests.is_empty(), "`requests` is empty: a claim has at least one");
         let free = usable(machine, &self.available).context("available")?;
-        let others = self.others.iter().map(holding).collect::<anyhow::Result<Vec<_>>>().context("others")?;
+        let others = self.others.iter().map(|held| holding(machine, held));
+        let others = others.collect::<anyhow::Result<Vec<_>>>().context("others")?;
         for holding in &others {
             let both = free.intersection(&holding.cpus.union(&holding.blocked));
             ensure!(both.is_empty(), "others: CPUs {both} are in `available` too; no CPU is held and free");
@@ -65,7 +67,7 @@ impl Question {
         let mut requests = Vec::new();
         for wanted in &self.requests {
             let request = self.request(wanted, machine, &mut groups);
-            requests.push(request.with_context(|| format!("request {}", wanted.name))?);
+            requests.push(request.with_context(|| format!("request {}", quoted(&wanted.name)))?);
         }
         Ok(Asked { groups, requests, state: State { free, others } })
     }
@@ -85,7 +87,7 @@ impl Question {
         let roots = &machine.topology.pcie_roots;
         let root = |name: &String| {
             let at = roots.iter().position(|root| root.name == *name);
-            at.with_context(|| format!("pcieRoots: the machine has no root `{name}`"))
+            at.with_context(|| format!("pcieRoots: the machine has no root `{}`", quoted(name)))
         };
         Ok(Request {
             name: wanted.name.clone(),
@@ -98,8 +100,13 @@ impl Question {
     }
 }
 
-fn holding(held: &Held) -> anyhow::Result<Holding> {
-    Ok(Holding { cpus: held.cpus.parse()?, blocked: held.blocked.parse()? })
+/// What another claim holds: CPUs that the machine has. They may be offline or reserved since.
+fn holding(machine: &Machine, held: &Held) -> anyhow::Result<Holding> {
+    let held = Holding { cpus: held.cpus.parse()?, blocked: held.blocked.parse()? };
+    let there = machine.topology.online().union(&machine.topology.offline);
+    let nowhere = held.cpus.union(&held.blocked).difference(&there);
+    ensure!(nowhere.is_empty(), "CPUs {nowhere} are not there on the machine {}", machine.name);
+    Ok(held)
 }
 
 /// A list of CPUs that are online and not reserved.
@@ -120,11 +127,14 @@ fn group(machine: &Machine, what: Option<&str>) -> anyhow::Result<Group> {
         .flat_map(|by| device::groups(&machine.topology, DeviceMode::Grouped(by), &machine.reserved));
     match what {
         None => Ok(listed(machine.topology.online().difference(&machine.reserved))),
+        Some(blank) if blank.trim().is_empty() => {
+            bail!("it is empty: name CPUs or a device, or leave `group` out for every CPU")
+        }
         Some(list) if !list.starts_with(|first: char| first.is_ascii_alphabetic()) => {
             usable(machine, list).map(listed)
         }
         Some(name) => devices.find(|group| group.device == name).with_context(|| {
-            format!("`{name}` is neither a CPU list nor a device of the machine {}", machine.name)
+            format!("`{}` is neither a CPU list nor a device of the machine {}", quoted(name), machine.name)
         }),
     }
 }

@@ -114,6 +114,18 @@ fn a_bad_question_is_answered_with_its_error_and_the_rest_goes_on() {
             r#"{"id":7,"available":"0-3","others":[{"cpus":"3"}],"requests":[{"name":"r","count":1}]}"#,
             "no CPU is held and free",
         ),
+        (
+            r#"{"id":7,"available":"0-3","others":[{"blocked":"15-99"}],"requests":[{"name":"r","count":1}]}"#,
+            "others: CPUs 16-99 are not there on the machine desktop-smt",
+        ),
+        (
+            r#"{"id":7,"available":"0-3","requests":[{"name":"r","count":1,"group":" "}]}"#,
+            "request r: group: it is empty: name CPUs or a device",
+        ),
+        (
+            r#"{"id":7,"topology":"two-socket","available":"0-3","requests":[{"name":"r","count":1}]}"#,
+            "topology `two-socket`: there is only the machine desktop-smt; leave `topology` out",
+        ),
     ] {
         let good = r#"{"id":8,"available":"0-3","requests":[{"name":"r","count":1}]}"#;
         let (answers, code) = answers("packed", json!({}), &format!("{bad}\n\n{good}\n"));
@@ -122,5 +134,64 @@ fn a_bad_question_is_answered_with_its_error_and_the_rest_goes_on() {
         assert_eq!(answers[0]["id"], if bad == "{" { Value::Null } else { json!(7) }, "{bad}");
         assert!(answers[1]["grants"].is_array(), "{}", answers[1]);
         assert!(same(code, ExitCode::FAILURE));
+    }
+}
+
+#[test]
+fn the_one_machine_may_be_named() {
+    let question = r#"{"topology":"desktop-smt","available":"0-3","requests":[{"name":"r","count":1}]}"#;
+    assert!(answers("packed", json!({}), question).0[0]["grants"].is_array());
+}
+
+#[test]
+fn a_line_without_end_is_answered_once_and_not_kept() {
+    let mut input = std::io::Cursor::new([b"a\n".as_slice(), &[b'x'; 100], b"\nend"].concat());
+    let mut lines = Vec::new();
+    while let Some(line) = next_line(&mut input, 10).unwrap() {
+        lines.push(match line {
+            Line::Whole(line) => String::from_utf8(line).unwrap(),
+            Line::TooLong => "too long".to_owned(),
+        });
+    }
+    assert_eq!(lines, ["a\n", "too long", "end"]);
+    let long = usize::try_from(MOST_BYTES_OF_A_LINE).unwrap() + 1;
+    let good = r#"{"id":8,"available":"0-3","requests":[{"name":"r","count":1}]}"#;
+    let (answers, code) = answers("packed", json!({}), &format!("{}\n{good}", "x".repeat(long)));
+    assert_eq!(answers[0]["error"], "the line has more than 16777216 bytes, no question has");
+    assert!(answers[1]["grants"].is_array() && same(code, ExitCode::FAILURE));
+}
+
+#[test]
+fn options_of_the_node_that_no_machine_can_have_are_refused_before_the_first_question() {
+    let machine = || machine::load("desktop-smt").unwrap();
+    let of = |name: &str| LOADED.iter().find(|loaded| loaded.description().name == name).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("README"), "no machine").unwrap();
+    std::fs::write(
+        dir.path().join("a.json"),
+        dracpu_topology::to_json(&machine().topology, &CpuSet::new()).to_string(),
+    )
+    .unwrap();
+    let many = [("a".to_owned(), machine())].into_iter().collect();
+    for machines in [
+        Machines::One(Box::new(machine())),
+        Machines::Many(many),
+        Machines::open(None, dir.path().to_str()).unwrap(),
+    ] {
+        for (options, words) in [
+            (
+                json!({ "x": 1 }),
+                "options of the node: Additional properties are not allowed ('x' was unexpected)",
+            ),
+            (json!({ "full-pcpus-only": 3 }), "option `full-pcpus-only`: 3 is not of type \"boolean\""),
+            (
+                json!({ "distribute-cpus-across-cores": true, "full-pcpus-only": true }),
+                "distribute-cpus-across-cores",
+            ),
+        ] {
+            let error = check(of("packed"), options.as_object().unwrap(), &machines).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        check(of("packed"), json!({ "full-pcpus-only": true }).as_object().unwrap(), &machines).unwrap();
     }
 }

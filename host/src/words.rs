@@ -1,0 +1,69 @@
+//! Words for messages: what others wrote, in a length that a person reads.
+
+use std::borrow::Cow;
+
+/// So much of a value is quoted.
+const MOST_CHARS: usize = 100;
+
+/// So much of a whole sentence of somebody else's is passed on.
+const MOST_CHARS_OF_A_SENTENCE: usize = 1000;
+
+/// So many mistakes are told one by one.
+const MOST_LISTED: usize = 20;
+
+/// A value to be quoted: whole where it is short, else its beginning and `…`.
+pub(crate) fn quoted(value: &str) -> Cow<'_, str> {
+    cut(value, MOST_CHARS)
+}
+
+/// Somebody else's sentence, which may quote what it likes: its beginning and `…` where it is long.
+pub(crate) fn sentence(text: &str) -> Cow<'_, str> {
+    cut(text, MOST_CHARS_OF_A_SENTENCE)
+}
+
+fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Mistakes in one sentence: the first of them, and how many more there are.
+pub(crate) fn listed(mistakes: &[String]) -> String {
+    some_of(mistakes, "; ", "; and ")
+}
+
+/// Names, each in backquotes, in one sentence: the first of them, and how many more there are.
+pub(crate) fn names(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{}`", quoted(name))).collect();
+    some_of(&names, ", ", " and ")
+}
+
+fn some_of(words: &[String], between: &str, before_the_rest: &str) -> String {
+    let listed = words.get(..MOST_LISTED).unwrap_or(words).join(between);
+    match words.len().saturating_sub(MOST_LISTED) {
+        0 => listed,
+        more => format!("{listed}{before_the_rest}{more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_are_cut_between_characters() {
+        assert_eq!(quoted("short"), "short");
+        assert_eq!(quoted(&"ä".repeat(100)), "ä".repeat(100));
+        assert_eq!(quoted(&"ä".repeat(101)), format!("{}…", "ä".repeat(100)));
+    }
+
+    #[test]
+    fn many_mistakes_are_counted_from_the_twenty_first_on() {
+        let mistakes = |count: usize| (1..=count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(listed(&mistakes(2)), "1; 2");
+        assert!(listed(&mistakes(20)).ends_with("19; 20"));
+        assert!(listed(&mistakes(20_000)).ends_with("19; 20; and 19980 more"));
+        assert_eq!(names(&["a", "b"]), "`a`, `b`");
+    }
+}
