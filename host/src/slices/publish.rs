@@ -205,7 +205,7 @@ impl Publisher {
     async fn read_owner(&mut self) -> Result<OwnerReference, PublishError> {
         let name = &self.pool.node_name;
         self.owner = None;
-        let node = match self.nodes.get(name).await {
+        let node = match self.nodes.get_metadata(name).await {
             Ok(node) => node,
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let unknown = PublishError::NodeUnknown { name: name.clone() };

@@ -1,0 +1,153 @@
+"""The cluster's one node, which is this machine: its processes, its components, its audit log."""
+
+import json
+import os
+import signal
+
+from kube import check, cpus, get, run, wait
+
+NAME = os.environ.get("NODE", "dracpu-node")
+CLUSTER = os.environ.get("CLUSTER", os.path.join(os.path.dirname(__file__), "../cluster.sh"))
+DIRECTORY = os.environ.get("CLUSTER_DIR", "/tmp/dracpu-cluster")
+
+
+def online():
+    with open("/sys/devices/system/cpu/online") as file:
+        return cpus(file.read())
+
+
+def bears_pushes():
+    """Whether the runtime's NRI is 0.12.1 or newer: containerd 2.4 has it, 2.1 does not."""
+    version = get("node", NAME, None)["status"]["nodeInfo"]["containerRuntimeVersion"]
+    return tuple(map(int, version.split("://")[1].split(".")[:2])) >= (2, 4)
+
+
+# ---- components ------------------------------------------------------------------------------------------------
+
+
+def restart(component):
+    run(CLUSTER, "restart", component)
+
+
+def stop(component):
+    run(CLUSTER, "stop", component)
+
+
+def kill(component):
+    run(CLUSTER, "kill", component)
+
+
+def start(component):
+    run(CLUSTER, "start", component)
+
+
+def inside(*command, stdin=None):
+    """Runs a command where the node's /run and /var are."""
+    return run(CLUSTER, "inside", *command, stdin=stdin)
+
+
+def write(path, text):
+    """Writes a file of the node in one step, as a driver does."""
+    inside("sh", "-c", f"cat > {path}.part && mv {path}.part {path}", stdin=text)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------
+
+
+def processes(container_id):
+    """The processes of a container, found by its control group."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cgroup") as file:
+                if container_id in file.read():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found
+
+
+def container_id(pod, namespace):
+    status = get("pod", pod, namespace)["status"]["containerStatuses"][0]
+    return status["containerID"].split("://")[1]
+
+
+def kill_container(pod, namespace="dracpu-e2e"):
+    """Kills all processes of a pod's first container."""
+    pids = processes(container_id(pod, namespace))
+    check(pids, f"no process of {pod}")
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def driver_process():
+    import driver
+
+    pids = processes(container_id(driver.pod(), driver.NAMESPACE))
+    named = [pid for pid in pids if open(f"/proc/{pid}/comm").read().strip() == "dracpu"]
+    check(len(named) == 1, f"processes of the driver: {named}")
+    return named[0]
+
+
+def kill_driver():
+    import driver
+
+    before = container_id(driver.pod(), driver.NAMESPACE)
+    os.kill(driver_process(), signal.SIGKILL)
+
+    wait("another container of the driver", lambda: container_id(driver.pod(), driver.NAMESPACE) != before)
+
+
+def driver_status():
+    """`/proc/PID/status` of the driver, by key."""
+    with open(f"/proc/{driver_process()}/status") as file:
+        return dict(line.strip().split(":\t", 1) for line in file if ":\t" in line)
+
+
+# ---- who asked the API server what ------------------------------------------------------------------------------
+
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+def audited(user):
+    with open(os.path.join(DIRECTORY, "log/audit.log")) as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the line that is being written
+            if entry["user"]["username"] == user and "objectRef" in entry:
+                yield entry
+
+
+def resource(entry):
+    reference = entry["objectRef"]
+    return "/".join(filter(None, [reference["resource"], reference.get("subresource")]))
+
+
+def audit(user):
+    """(resource, verb) of all that the API server answered."""
+    return {(resource(entry), entry["verb"]) for entry in audited(user)}
+
+
+def audit_refusals(user):
+    """What it was not allowed to do by its role; what a policy refuses is another matter."""
+    forbidden = lambda entry: entry.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+    return sorted({(resource(entry), entry["verb"]) for entry in audited(user) if forbidden(entry)})
+
+
+def writes(user):
+    return sum(entry["verb"] in WRITES for entry in audited(user))
+
+
+def bare_kubeconfig():
+    """A kubeconfig that names the API server, and nobody to be."""
+    config = json.loads(run(os.environ.get("KUBECTL", "kubectl"), "config", "view", "--raw", "-o", "json", "--kubeconfig", os.environ["KUBECONFIG"]))
+    config["users"] = [{"name": user["name"], "user": {}} for user in config["users"]]
+    path = os.path.join(DIRECTORY, "bare.kubeconfig")
+    with open(path, "w") as file:
+        json.dump(config, file)
+    return path

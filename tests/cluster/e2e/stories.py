@@ -1,0 +1,615 @@
+"""The stories: what the README claims, on a real kubelet, scheduler, API server and container runtime. Each is a
+function whose name says what must hold; they run in the order of this file and leave the cluster as they found it.
+
+The node has two CPUs or more. What a story says of "the other CPUs" is true on any machine.
+"""
+
+import base64
+import json
+import os
+import re
+import time
+
+import driver
+import node
+from kube import (
+    CLASS, NAMESPACE, TOOLS, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, events, execute, exists,
+    get, kubectl, mask, pod, ready, request, stays, template, wait, wait_event, wait_ready,
+)
+
+STORIES = []
+
+
+def story(function):
+    STORIES.append(function)
+    return function
+
+
+def online():
+    return node.online()
+
+
+def pool_is(pod_name, expected, limit=30.0):
+    wait(f"{pod_name} runs on {sorted(expected)}", lambda: mask(pod_name) == expected, limit)
+
+
+def start_plain(name="plain"):
+    apply(pod(name, [container()]))
+    wait_ready(name)
+
+
+def start_pinned(name, claim_name=None, **more):
+    """A pod with a claim of its own for one CPU; that CPU."""
+    claim_name = claim_name or f"{name}-cpu"
+    apply(claim(claim_name), pod(name, claims=[claim_name], **more))
+    wait_ready(name)
+    return driver.pinned(name, claim_name)
+
+
+def end(*names, claims=True):
+    delete("pod", *names)
+    if claims:
+        delete("resourceclaim", *[f"{name}-cpu" for name in names])
+
+
+# ---- what is published -----------------------------------------------------------------------------------------
+
+
+@story
+def slices_are_stored_as_they_were_sent():
+    said = json.loads(driver.dracpu("slices", "--config=/etc/dracpu/config.yaml", "-o", "json"))["items"]
+    stored = driver.slices()
+    check(len(said) == len(stored), f"{len(stored)} slices, not {len(said)}")
+    for mine, theirs in zip(sorted(said, key=lambda one: one["metadata"]["generateName"]), stored):
+        check(mine["spec"]["devices"] == theirs["spec"]["devices"], f"sent {mine['spec']}, stored {theirs['spec']}")
+        check(theirs["metadata"]["ownerReferences"][0]["kind"] == "Node", "a slice without its node as the owner")
+
+
+@story
+def the_pod_is_ready_within_two_seconds_of_its_start():
+    found = driver.pods()[0]["status"]
+    begun = found["containerStatuses"][0]["state"]["running"]["startedAt"]
+    since = next(one["lastTransitionTime"] for one in found["conditions"] if one["type"] == "Ready")
+    took = time.mktime(time.strptime(since, "%Y-%m-%dT%H:%M:%SZ")) - time.mktime(time.strptime(begun, "%Y-%m-%dT%H:%M:%SZ"))
+    # Both times are whole seconds.
+    check(took <= 3, f"started {begun}, ready {since}")
+
+
+@story
+def the_driver_runs_without_capabilities_and_with_the_default_filter():
+    status = node.driver_status()
+    for key, value in [("CapEff", 0), ("CapBnd", 0), ("NoNewPrivs", 1), ("Seccomp", 2)]:
+        check(int(status[key], 16) == value, f"{key} is {status[key]}")
+    said = kubectl("exec", "-n", driver.NAMESPACE, driver.pod(), "--", "/dracpu", "gatherinfo", "--output-dir=/", fails=True)
+    check("ead-only file system" in said, f"the root can be written to: {said}")
+
+
+# ---- pods and claims -------------------------------------------------------------------------------------------
+
+
+@story
+def a_claimed_cpu_is_the_containers_alone():
+    start_plain()
+    own = start_pinned("pinned")
+    check(len(own) == 1, f"{own}")
+    check(mask("pinned") == own == cgroup_mask("pinned"), f"runs on {mask('pinned')}, group {cgroup_mask('pinned')}")
+    pool_is("plain", online() - own)
+    check(cgroup_mask("plain") == online() - own, f"group {cgroup_mask('plain')}")
+    check(cpus(node.driver_status()["Cpus_allowed_list"]) == online() - own, "the driver's own container is confined as everybody else")
+    start_plain("later")
+    check(mask("later") == online() - own, f"{mask('later')}")
+    end("pinned", "later")
+    grows_back("plain")
+    end("plain")
+
+
+def grows_back(name):
+    """Where the runtime bears it the pool grows at once, else with the next container."""
+    if node.bears_pushes():
+        pool_is(name, online(), limit=10)
+    else:
+        wait("the metric counts who waits", lambda: driver.metric("dra_cpu_shared_pool_pending") >= 1)
+        stays("the old mask", lambda: mask(name) != online(), duration=1)
+        start_plain("next")
+        pool_is(name, online(), limit=10)
+        end("next")
+    wait("nobody waits", lambda: driver.metric("dra_cpu_shared_pool_pending") == 0)
+
+
+@story
+def a_claim_from_a_template_lives_as_long_as_its_pod():
+    apply(template("one"), pod("templated", templates=["one"]))
+    wait_ready("templated")
+    own, name = driver.pinned("templated", "one"), claim_of("templated", "one")["metadata"]["name"]
+    check(mask("templated") == own, f"{mask('templated')}")
+    end("templated", claims=False)
+    wait("the claim is gone", lambda: not exists("resourceclaim", name))
+    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    delete("resourceclaimtemplate", "one")
+
+
+@story
+def a_claim_can_wait_for_its_pod_and_be_given_back():
+    apply(claim("kept"))
+    for round in range(2):
+        apply(pod("keeper", claims=["kept"]))
+        wait_ready("keeper")
+        own = driver.pinned("keeper", "kept")
+        check(mask("keeper") == own, f"round {round}: {mask('keeper')}")
+        delete("pod", "keeper")
+        wait("unprepared", lambda: driver.metric("dra_cpu_resource_claims_active") == 0)
+    delete("resourceclaim", "kept")
+
+
+@story
+def an_init_container_hands_its_claim_on():
+    script = "grep Cpus_allowed_list /proc/self/status > /shared/init"
+    shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
+    init = container("init", ["heir-cpu"], ["sh", "-c", script], **shared)
+    app = container("main", ["heir-cpu"], **shared)
+    apply(claim("heir-cpu"), pod("heir", [app], ["heir-cpu"], initContainers=[init], volumes=[{"name": "shared", "emptyDir": {}}]))
+    wait_ready("heir")
+    own = driver.pinned("heir", "heir-cpu")
+    check(cpus(execute("heir", "cat", "/shared/init").split(":")[1]) == own == mask("heir"), "init and app differ")
+    end("heir")
+
+
+@story
+def a_container_that_crashes_gets_the_same_cpu_again():
+    own = start_pinned("crasher")
+    for restarts in (1, 2):
+        node.kill_container("crasher")
+        wait("a restart", lambda: get("pod", "crasher")["status"]["containerStatuses"][0]["restartCount"] >= restarts, limit=90)
+        wait_ready("crasher", limit=90)
+        check(mask("crasher") == own, f"restart {restarts}: {mask('crasher')}, not {own}")
+    end("crasher")
+
+
+@story
+def a_second_container_on_a_claim_is_refused_and_told_the_owner():
+    both = [container("first", ["pair-cpu"]), container("second", ["pair-cpu"])]
+    apply(claim("pair-cpu"), pod("pair", both, ["pair-cpu"]))
+    text = wait_event("pair", "belongs to container", "pair")
+    owner = re.search(r"belongs to container (\w+)", text).group(1)
+    check(mask("pair", owner) == driver_pinned_in("pair", "pair-cpu", owner), "the owner runs on its claim")
+    end("pair")
+
+
+def driver_pinned_in(pod_name, claim_name, name):
+    uid = claim_of(pod_name, claim_name)["metadata"]["uid"]
+    environment = execute(pod_name, "cat", "/proc/1/environ", container=name).split("\0")
+    return cpus(next(entry.partition("=")[2] for entry in environment if entry.startswith(f"DRA_CPUSET_{uid}=")))
+
+
+@story
+def a_claim_for_every_cpu_is_refused_with_the_reason():
+    count = len(online())
+    apply(claim("greedy-cpu", count), pod("greedy", claims=["greedy-cpu"]))
+    wait_event("greedy", "this would leave 0 CPUs")
+    check(driver.metric("dra_cpu_allocated_cpus") == 0, "nothing is booked")
+    end("greedy")
+
+
+@story
+def a_claim_larger_than_the_node_stays_with_the_scheduler():
+    apply(claim("huge-cpu", 4096), pod("huge", claims=["huge-cpu"]))
+    wait_event("huge", "FailedScheduling")
+    end("huge")
+
+
+@story
+def a_forged_variable_gives_nobody_a_cpu():
+    own = start_pinned("honest")
+    uid = claim_of("honest", "honest-cpu")["metadata"]["uid"]
+    value = next(iter(own))
+    apply(pod("forger", [container(env=[{"name": f"DRA_CPUSET_{uid}", "value": str(value)}])]))
+    wait_event("forger", "Failed", uid)
+    check(not ready("forger"), "the forger runs")
+    check(mask("honest") == own, "the honest one keeps its CPU")
+    end("honest", "forger")
+
+
+@story
+def two_claims_never_share_a_cpu():
+    names = [f"many-{number}" for number in range(len(online()))]
+    for name in names:
+        apply(claim(f"{name}-cpu"), pod(name, claims=[f"{name}-cpu"]))
+    for name in names[:-1]:
+        wait(f"all but one run", lambda: sum(ready(one) for one in names) == len(names) - 1)
+    running = [name for name in names if ready(name)]
+    held = [driver.pinned(name, f"{name}-cpu") for name in running]
+    check(len(set.union(*held)) == sum(map(len, held)), f"{held}")
+    late = next(name for name in names if name not in running)
+    wait_event(late, "FailedPrepareDynamicResources")
+    end(running[0])
+    wait_ready(late, limit=120)
+    end(*names)
+
+
+@story
+def a_resize_by_the_kubelet_leaves_the_mask():
+    more = {"resources": {"claims": [{"name": "resized-cpu"}], "requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}}}
+    apply(claim("resized-cpu"), pod("resized", [container(**more)], ["resized-cpu"]))
+    wait_ready("resized")
+    own = driver.pinned("resized", "resized-cpu")
+    resources = {"requests": {"cpu": "200m"}, "limits": {"cpu": "700m"}}
+    patch = json.dumps({"spec": {"containers": [{"name": "main", "resources": resources}]}})
+    kubectl("patch", "pod", "resized", "-n", NAMESPACE, "--subresource=resize", "-p", patch)
+    shown = lambda: get("pod", "resized")["status"]["containerStatuses"][0].get("resources", {}).get("limits", {}).get("cpu")
+    wait("the resize has happened", lambda: shown() == "700m")
+    check(mask("resized") == own, f"{mask('resized')}, not {own}")
+    end("resized")
+
+
+@story
+def the_examples_are_accepted_and_those_that_fit_run():
+    directory = os.path.join(os.path.dirname(__file__), "../../../examples/claims")
+    for file in sorted(os.listdir(directory)):
+        with open(os.path.join(directory, file)) as text:
+            manifest = text.read().replace("image: busybox", f"image: {TOOLS}")
+        kubectl("apply", "-n", NAMESPACE, "-f", "-", stdin=manifest)
+        name = re.search(r"kind: Pod\nmetadata:\n  name: (\S+)", manifest).group(1)
+        count = int(re.search(r'dra.cpu/cpu: "(\d+)"', manifest).group(1))
+        if count < len(online()):
+            wait_ready(name)
+            check(len(mask(name)) == count, f"{file}: {mask(name)}")
+        else:
+            wait_event(name, "FailedScheduling")
+        kubectl("delete", "-n", NAMESPACE, "--timeout=60s", "-f", "-", stdin=manifest)
+    wait("their CPUs are free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+
+
+# ---- what goes away and comes back ------------------------------------------------------------------------------
+
+
+def survives(disturb):
+    """A claim is what it was, a plain pod too, and a new claim is served."""
+    start_plain()
+    own = start_pinned("steady")
+    disturb()
+    driver.wait_rolled_out()
+    wait("the driver is ready", lambda: ready(driver.pod(), driver.NAMESPACE))
+    check(mask("steady") == own, f"{mask('steady')}, not {own}")
+    pool_is("plain", online() - own)
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    end("steady")
+    other = start_pinned("after")
+    check(mask("after") == other, f"{mask('after')}")
+    end("after", "plain")
+
+
+@story
+def the_drivers_pod_is_deleted():
+    survives(lambda: delete("pod", driver.pod(), namespace=driver.NAMESPACE, grace=30))
+
+
+@story
+def the_driver_is_killed():
+    survives(lambda: node.kill_driver())
+
+
+@story
+def the_kubelet_restarts():
+    def disturb():
+        before = {one["metadata"]["uid"] for one in driver.slices()}
+        node.restart("kubelet")
+        wait("the kubelet has deleted the slices, the driver has made them again",
+             lambda: driver.slices() and not before & {one["metadata"]["uid"] for one in driver.slices()})
+    survives(disturb)
+
+
+@story
+def the_runtime_restarts_and_does_not_end_the_driver():
+    def disturb():
+        before = driver.pods()[0]["status"]["containerStatuses"][0]
+        node.restart("containerd")
+        wait("connected again", lambda: driver.metric("dra_cpu_nri_connected") == 1)
+        after = driver.pods()[0]["status"]["containerStatuses"][0]
+        check(before["containerID"] == after["containerID"], "the driver was restarted")
+    survives(disturb)
+
+
+@story
+def the_runtime_is_killed():
+    def disturb():
+        node.kill("containerd")
+        node.start("containerd")
+        wait("connected again", lambda: driver.metric("dra_cpu_nri_connected") == 1)
+    survives(disturb)
+
+
+@story
+def the_api_server_goes_away_and_comes_back():
+    def disturb():
+        node.stop("kube-apiserver")
+        time.sleep(2)
+        node.start("kube-apiserver")
+    survives(disturb)
+
+
+@story
+def a_crash_looping_pod_keeps_its_claim_over_a_restart_of_the_driver():
+    looping = container(claims=["looper-cpu"], command=["tail", "-f", "/flag/go"],
+                        volumeMounts=[{"name": "flag", "mountPath": "/flag"}])
+    apply(claim("looper-cpu"), pod("looper", [looping], ["looper-cpu"], volumes=[{"name": "flag", "hostPath": {"path": "/var/lib/dracpu-e2e", "type": "DirectoryOrCreate"}}]))
+    wait("it crashes", lambda: get("pod", "looper")["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    delete("pod", driver.pod(), namespace=driver.NAMESPACE, grace=30)
+    driver.wait_rolled_out()
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "its claim is still recorded")
+    node.inside("touch", "/var/lib/dracpu-e2e/go")
+    own = wait("it runs, on its claim", lambda: driver.pinned("looper", "looper-cpu"), limit=120)
+    check(mask("looper") == own, f"{mask('looper')}")
+    node.inside("rm", "-rf", "/var/lib/dracpu-e2e")
+    end("looper")
+
+
+# ---- the policy -------------------------------------------------------------------------------------------------
+
+
+def with_values(values, look):
+    """The release with other values, and back."""
+    driver.install(values)
+    try:
+        look()
+    finally:
+        driver.install()
+
+
+@story
+def the_strategy_is_swapped_by_helm_upgrade_while_pods_run():
+    own = start_pinned("before")
+
+    def look():
+        check("llc-first" in driver.dracpu("strategy", "list"), "it is listed")
+        check(driver.metric("dra_cpu_strategy_info") == 1 and 'name="llc-first"' in driver.http("/metrics"), "it is active")
+        check(mask("before") == own, "pods of before keep their CPUs")
+        end("before")
+        during = start_pinned("during")
+        check(mask("during") == during, "new ones are pinned")
+
+    with_values({"driverConfig": {"allocator": "llc-first"}}, look)
+    check(mask("during") == driver.pinned("during", "during-cpu"), "and keep them over the way back")
+    end("during")
+
+
+def highest_first():
+    with open(os.environ["STRATEGY"], "rb") as file:
+        return file.read()
+
+
+def highest_is_chosen():
+    check('name="highest-first"' in driver.http("/metrics"), "it is active")
+    own = start_pinned("high")
+    check(own == {max(online())} == mask("high"), f"{own}")
+    end("high")
+
+
+@story
+def a_strategy_comes_from_a_config_map():
+    data = {"highest-first.wasm": base64.b64encode(highest_first()).decode()}
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strategies"}, "binaryData": data}, namespace=driver.NAMESPACE)
+    source = {"name": "highest-first", "configMap": {"name": "strategies", "key": "highest-first.wasm"}}
+    with_values({"driverConfig": {"allocator": "highest-first"}, "strategies": [source]}, highest_is_chosen)
+    delete("configmap", "strategies", namespace=driver.NAMESPACE)
+
+
+@story
+def a_strategy_comes_from_an_image_volume():
+    image = {"reference": os.environ["STRATEGY_IMAGE"], "path": "highest-first.wasm", "pullPolicy": "Never"}
+    source = {"name": "highest-first", "image": image}
+    with_values({"driverConfig": {"allocator": "highest-first"}, "strategies": [source]}, highest_is_chosen)
+
+
+@story
+def an_outside_scheduler_chooses_and_the_driver_checks():
+    def look():
+        device = next(name for name, one in driver.devices().items() if "dra.cpu/cpuIDs" in one["attributes"])
+        offered = cpus(driver.devices()[device]["attributes"]["dra.cpu/cpuIDs"]["string"])
+        chosen = max(offered)
+        allocate("outside", device, {chosen}, 1)
+        wait_ready("outside")
+        check(mask("outside") == {chosen} == driver.pinned("outside", "outside-cpu"), f"{mask('outside')}")
+        allocate("rival", device, {chosen}, 1)
+        wait_event("rival", "already held by another claim")
+        allocate("mistaken", device, {chosen, min(offered)}, 1)
+        wait_event("mistaken", "the request consumes 1")
+        end("outside", "rival", "mistaken")
+
+    with_values({"driverConfig": {"allocator": "external"}}, look)
+
+
+def allocate(name, device, chosen, count):
+    """A tiny scheduler: it writes the claim's allocation with the CPUs that it has chosen, and binds the pod."""
+    apply(claim(f"{name}-cpu", count), pod(name, claims=[f"{name}-cpu"], schedulerName="tiny"))
+    listed = ",".join(map(str, sorted(chosen)))
+    uid = get("pod", name)["metadata"]["uid"]
+    result = {
+        "request": "cpus", "driver": "dra.cpu", "pool": node.NAME, "device": device,
+        "consumedCapacity": {"dra.cpu/cpu": str(count)}, "shareID": get("resourceclaim", f"{name}-cpu")["metadata"]["uid"],
+    }
+    parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": listed}}
+    config = {"source": "FromClaim", "requests": ["cpus"], "opaque": {"driver": "dra.cpu", "parameters": parameters}}
+    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node.NAME]}]}]}
+    status = {
+        "allocation": {"devices": {"results": [result], "config": [config]}, "nodeSelector": selector},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": uid}],
+    }
+    kubectl("patch", "resourceclaim", f"{name}-cpu", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node.NAME}}
+    kubectl("create", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding", "-f", "-", stdin=json.dumps(binding))
+
+
+# ---- configuration ----------------------------------------------------------------------------------------------
+
+
+@story
+def reserved_cpus_are_nobodys():
+    def look():
+        rest = online() - {0}
+        check(sum(int(one["capacity"]["dra.cpu/cpu"]["value"]) for one in driver.devices().values()) == len(rest), "capacity")
+        start_plain()
+        pool_is("plain", rest)
+        end("plain")
+
+    with_values({"driverConfig": {"reservedCPUs": "0"}}, look)
+
+
+@story
+def an_overlay_shows_a_larger_machine():
+    count = 200
+    files = {path: f"0-{count - 1}" for path in ("/sys/devices/system/node/node0/cpulist", "/sys/devices/system/cpu/online")}
+    for number in range(count):
+        root = f"/sys/devices/system/cpu/cpu{number}"
+        files.update({
+            f"{root}/topology/physical_package_id": "0", f"{root}/topology/core_id": str(number // 2),
+            f"{root}/topology/thread_siblings_list": f"{number // 2 * 2}-{number // 2 * 2 + 1}",
+        })
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "overlay"}, "data": {"overlay.yaml": json.dumps(files)}}, namespace=driver.NAMESPACE)
+    values = {
+        "driverConfig": {"sysfsOverlay": "/overlay/overlay.yaml", "groupBy": "machine", "allocator": "packed"},
+        "extraVolumes": [{"name": "overlay", "configMap": {"name": "overlay"}}],
+        "extraVolumeMounts": [{"name": "overlay", "mountPath": "/overlay", "readOnly": True}],
+    }
+
+    def look():
+        device = driver.devices()["cpudevmachine"]
+        check(device["capacity"]["dra.cpu/cpu"]["value"] == str(count), f"{device}")
+        check(device["attributes"]["dra.cpu/smtEnabled"]["bool"] is True, f"{device}")
+
+    with_values(values, look)
+
+    def look_at_each():
+        wait("a device for each CPU, over two slices", lambda: len(driver.devices()) == count and len(driver.slices()) == 2)
+
+    with_values({**values, "driverConfig": {"sysfsOverlay": "/overlay/overlay.yaml", "cpuDeviceMode": "individual"}}, look_at_each)
+    wait("one slice again", lambda: len(driver.slices()) == 1)
+    delete("configmap", "overlay", namespace=driver.NAMESPACE)
+
+
+@story
+def individual_mode_publishes_each_cpu():
+    def look():
+        check(len(driver.devices()) == len(online()), f"{list(driver.devices())}")
+        spec = {"devices": {"requests": [{"name": "cpus", "exactly": {"deviceClassName": CLASS, "count": 1}}]}}
+        apply({**claim("single-cpu"), "spec": spec}, pod("single", claims=["single-cpu"]))
+        wait_ready("single")
+        device = get("resourceclaim", "single-cpu")["status"]["allocation"]["devices"]["results"][0]["device"]
+        expected = {driver.devices()[device]["attributes"]["dra.cpu/cpuID"]["int"]}
+        check(mask("single") == expected, f"{mask('single')}, not {expected}")
+        end("single")
+
+    with_values({"driverConfig": {"cpuDeviceMode": "individual"}}, look)
+
+
+@story
+def claimed_cpus_count_against_the_nodes_cpu():
+    def look():
+        own = start_pinned("counted")
+        shown = lambda: get("pod", "counted")["status"].get("nodeAllocatableResourceClaimStatuses")
+        wait("the pod's status counts its claim", shown)
+        check(mask("counted") == own, f"{mask('counted')}")
+        end("counted")
+
+    with_values({"driverConfig": {"publishNodeAllocatableResourceMapping": True}}, look)
+
+
+# ---- installing, taking over, uninstalling ----------------------------------------------------------------------
+
+
+@story
+def every_object_of_the_chart_is_accepted_by_the_api_server():
+    for values in ({}, {"podMonitor": {"enabled": False}, "driverConfig": {"groupBy": "socket"}}):
+        rendered = driver.template(values)
+        said = kubectl("apply", "--dry-run=server", "-n", driver.NAMESPACE, "-f", "-", stdin=rendered)
+        check(said.count("server dry run") == rendered.count("\nkind: "), said)
+
+
+@story
+def a_pod_of_the_driver_writes_slices_of_its_own_node_only():
+    token = kubectl("create", "token", "dracpu", "-n", driver.NAMESPACE, f"--bound-object-kind=Pod", f"--bound-object-name={driver.pod()}").strip()
+    slice = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "foreign"},
+             "spec": {"driver": "dra.cpu", "nodeName": "another-node", "pool": {"name": "x", "generation": 1, "resourceSliceCount": 1}, "devices": []}}
+    said = kubectl(f"--token={token}", "--kubeconfig", node.bare_kubeconfig(), "create", "-f", "-", stdin=json.dumps(slice), fails=True)
+    check("another-node" in said or "own node" in said, said)
+
+
+@story
+def an_uninstall_leaves_pods_as_they_are_and_a_new_install_takes_them_over():
+    start_plain()
+    own = start_pinned("survivor")
+    driver.uninstall()
+    check(mask("survivor") == own and mask("plain") == online() - own, "masks stay")
+    driver.install()
+    check(mask("survivor") == own, f"{mask('survivor')}")
+    pool_is("plain", online() - own)
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    end("survivor", "plain")
+    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+
+
+@story
+def claims_that_the_go_driver_prepared_are_taken_over():
+    start_plain()
+    own = start_pinned("adopted")
+    uid = claim_of("adopted", "adopted-cpu")["metadata"]["uid"]
+    driver.uninstall()
+    # As the Go driver leaves it: no record, CDI 0.8.0.
+    value = ",".join(map(str, sorted(own)))
+    edits = {"env": [f"DRA_CPUSET_{uid}={value}"]}
+    spec = {"cdiVersion": "0.8.0", "kind": "dra.k8s.io/cpu", "devices": [{"name": f"claim-{uid}", "containerEdits": edits}], "containerEdits": {}}
+    node.write(f"/var/run/cdi/dra.k8s.io-cpu_claim-{uid}.json", json.dumps(spec))
+    driver.install()
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    pool_is("plain", online() - own)
+    node.kill_container("adopted")
+    wait("a restart", lambda: get("pod", "adopted")["status"]["containerStatuses"][0]["restartCount"] >= 1, limit=90)
+    wait_ready("adopted", limit=90)
+    check(mask("adopted") == own, f"{mask('adopted')}")
+    end("adopted", "plain")
+    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+
+
+@story
+def records_that_somebody_deleted_are_written_again_once_the_api_server_confirms_them():
+    start_plain()
+    own = start_pinned("bereft")
+    uid = claim_of("bereft", "bereft-cpu")["metadata"]["uid"]
+    path = f"/var/run/cdi/dra.k8s.io-cpu_claim-{uid}.json"
+    node.inside("rm", path)
+    delete("pod", driver.pod(), namespace=driver.NAMESPACE, grace=30)
+    driver.wait_rolled_out()
+    wait("the record is back", lambda: uid in node.inside("sh", "-c", f"cat {path} || true"))
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    check(mask("bereft") == own, f"{mask('bereft')}")
+    if not node.bears_pushes():
+        start_plain("next")
+    pool_is("plain", online() - own)
+    end("bereft", "plain", "next")
+    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+
+
+@story
+def every_granted_right_is_used():
+    used = node.audit(f"system:serviceaccount:{driver.NAMESPACE}:dracpu")
+    granted = set()
+    for rule in get("clusterrole", "dracpu", None)["rules"]:
+        granted |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
+    check(granted <= used, f"granted and never used: {sorted(granted - used)}")
+    refused = node.audit_refusals(f"system:serviceaccount:{driver.NAMESPACE}:dracpu")
+    check(not refused, f"asked for and not granted: {refused}")
+
+
+@story
+def nothing_happens_when_nothing_changes():
+    start_plain()
+    start_pinned("quiet")
+    user = f"system:serviceaccount:{driver.NAMESPACE}:dracpu"
+    seconds = int(os.environ.get("SOAK", "20"))
+    time.sleep(2)
+    writes, lines = node.writes(user), len(driver.logs().splitlines())
+    updates = driver.logs().count("set masks")
+    time.sleep(seconds)
+    check(node.writes(user) == writes, f"{node.writes(user) - writes} API writes in {seconds} s")
+    check(len(driver.logs().splitlines()) == lines, driver.logs(tail=5))
+    check(driver.logs().count("set masks") == updates, "masks were set")
+    end("quiet", "plain")
