@@ -595,8 +595,9 @@ def every_granted_right_is_used():
     for rule in get("clusterrole", "dracpu", None)["rules"]:
         granted |= {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]}
     check(granted <= used, f"granted and never used: {sorted(granted - used)}")
-    refused = node.audit_refusals(f"system:serviceaccount:{driver.NAMESPACE}:dracpu")
-    check(not refused, f"asked for and not granted: {refused}")
+    # While a release is taken away its role goes before its pods: what is granted again by now does not count.
+    refused = set(node.audit_refusals(f"system:serviceaccount:{driver.NAMESPACE}:dracpu")) - granted
+    check(not refused, f"asked for and not granted: {sorted(refused)}")
 
 
 @story
