@@ -75,7 +75,6 @@ pub(super) fn devices(
     groups.iter().zip(offers).map(device).collect()
 }
 
-/// What grouping by NUMA node cannot place as it should.
 /// Reserved CPUs that the machine does not have: a mistake, or another kind of node.
 pub(super) fn reserved_unknown(topology: &Topology, reserved: &CpuSet) -> Option<Warning> {
     let unknown = reserved.difference(&topology.online()).difference(&topology.offline);
@@ -88,6 +87,7 @@ pub(super) fn reserved_unknown(topology: &Topology, reserved: &CpuSet) -> Option
     })
 }
 
+/// What grouping by NUMA node cannot place as it should.
 pub(super) fn without_numa_node(topology: &Topology, by: GroupBy) -> Option<Warning> {
     if by != GroupBy::NumaNode {
         return None;
