@@ -52,6 +52,10 @@ def end(*names, claims=True):
         delete("resourceclaim", *[f"{name}-cpu" for name in names])
 
 
+def all_are_free():
+    wait("no CPU is claimed", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+
+
 # ---- what is published -----------------------------------------------------------------------------------------
 
 
@@ -124,7 +128,7 @@ def a_claim_from_a_template_lives_as_long_as_its_pod():
     check(mask("templated") == own, f"{mask('templated')}")
     end("templated", claims=False)
     wait("the claim is gone", lambda: not exists("resourceclaim", name))
-    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    all_are_free()
     delete("resourceclaimtemplate", "one")
 
 
@@ -256,7 +260,7 @@ def the_examples_are_accepted_and_those_that_fit_run():
         else:
             wait_event(name, "FailedScheduling")
         kubectl("delete", "-n", NAMESPACE, "--timeout=60s", "-f", "-", stdin=manifest)
-    wait("their CPUs are free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    all_are_free()
 
 
 # ---- what goes away and comes back ------------------------------------------------------------------------------
@@ -544,7 +548,7 @@ def an_uninstall_leaves_pods_as_they_are_and_a_new_install_takes_them_over():
     pool_is("plain", online() - own)
     check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
     end("survivor", "plain")
-    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    all_are_free()
 
 
 @story
@@ -566,7 +570,7 @@ def claims_that_the_go_driver_prepared_are_taken_over():
     wait_ready("adopted", limit=90)
     check(mask("adopted") == own, f"{mask('adopted')}")
     end("adopted", "plain")
-    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    all_are_free()
 
 
 @story
@@ -585,7 +589,7 @@ def records_that_somebody_deleted_are_written_again_once_the_api_server_confirms
         start_plain("next")
     pool_is("plain", online() - own)
     end("bereft", "plain", "next")
-    wait("its CPU is free", lambda: driver.metric("dra_cpu_allocated_cpus") == 0)
+    all_are_free()
 
 
 @story
