@@ -38,7 +38,16 @@ def main():
     refuse_unfit(binary, arguments.arch)
     packages = bill_of_materials(ARCHITECTURES[arguments.arch], arguments.version)
     layer = layer_of(binary, packages)
-    write(arguments.output, image(arguments, layer))
+    labels = {
+        "org.opencontainers.image.title": "dracpu",
+        "org.opencontainers.image.description": "DRA driver for CPUs",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": arguments.version,
+    }
+    if arguments.revision:
+        labels["org.opencontainers.image.revision"] = arguments.revision
+    config = {"Cmd": ["/dracpu"], "WorkingDir": "/", "Labels": labels}
+    write(arguments.output, image(arguments.name, arguments.arch, layer, config, labels))
     digest = manifest_digest(arguments.output)
     print(f"{arguments.output}: {arguments.name} {arguments.arch} {digest}, {len(layer) / 1e6:.1f} MB unpacked")
 
@@ -100,22 +109,23 @@ def layer_of(binary, packages):
     """The only layer, as a tar. Nothing in it can be written to; the second name is a link to the first."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        add(tar, "dracpu", binary, 0o555)
-        link = tarfile.TarInfo("dracpu-gatherinfo")
-        link.type, link.linkname, link.mode = tarfile.LNKTYPE, "dracpu", 0o555
-        tar.addfile(link)
-        add(tar, "sbom.spdx.json", json.dumps(packages, indent=1, sort_keys=True).encode() + b"\n", 0o444)
+        add(tar, "dracpu", binary, mode=0o555)
+        add(tar, "dracpu-gatherinfo", type=tarfile.LNKTYPE, linkname="dracpu", mode=0o555)
+        add(tar, "sbom.spdx.json", dump(packages), mode=0o444)
     return out.getvalue()
 
 
-def add(tar, name, data, mode):
+def add(tar, name, data=b"", **fields):
+    """An entry without time and user; `fields` are those of `tarfile.TarInfo`."""
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(data), mode
+    entry.size = len(data)
+    for field, value in fields.items():
+        setattr(entry, field, value)
     tar.addfile(entry, io.BytesIO(data))
 
 
-def image(arguments, layer):
-    """The archive's files by name."""
+def image(name, arch, layer, config, labels):
+    """The archive's files by name, of an image with one layer."""
     blobs = {}
 
     def blob(data, media_type):
@@ -123,34 +133,26 @@ def image(arguments, layer):
         blobs[f"blobs/sha256/{digest}"] = data
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
-    labels = {
-        "org.opencontainers.image.title": "dracpu",
-        "org.opencontainers.image.description": "DRA driver for CPUs",
-        "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.version": arguments.version,
-    }
-    if arguments.revision:
-        labels["org.opencontainers.image.revision"] = arguments.revision
-    config = {
-        "architecture": arguments.arch,
+    described = {
+        "architecture": arch,
         "os": "linux",
-        "config": {"Cmd": ["/dracpu"], "WorkingDir": "/", "Labels": labels},
+        "config": config,
         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
     }
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": blob(dump(config), CONFIG),
+        "config": blob(dump(described), CONFIG),
         "layers": [blob(gzip.compress(layer, mtime=0), LAYER)],
         "annotations": labels,
     }
-    described = blob(dump(manifest), MANIFEST)
-    described["platform"] = {"architecture": arguments.arch, "os": "linux"}
-    described["annotations"] = {
-        "io.containerd.image.name": arguments.name,
-        "org.opencontainers.image.ref.name": arguments.name.rpartition(":")[2],
+    entry = blob(dump(manifest), MANIFEST)
+    entry["platform"] = {"architecture": arch, "os": "linux"}
+    entry["annotations"] = {
+        "io.containerd.image.name": name,
+        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
     }
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [described]}
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
     return {"oci-layout": dump({"imageLayoutVersion": "1.0.0"}), "index.json": dump(index), **blobs}
 
 
@@ -164,7 +166,7 @@ def write(path, files):
     part = f"{path}.part"
     with tarfile.open(part, "w", format=tarfile.USTAR_FORMAT) as tar:
         for file in sorted(files):
-            add(tar, file, files[file], 0o644)
+            add(tar, file, files[file], mode=0o644)
     os.replace(part, path)
 
 

@@ -85,15 +85,16 @@ fn gone(reserved: &CpuSet, isolated: &CpuSet) -> String {
     if named.is_empty() { "none is reserved".to_owned() } else { named.join(" and ") }
 }
 
-/// Whether containers without a claim have a place while nobody has a claim.
-fn check_shared(topology: &Topology, config: &Config) -> Result<(), NothingShared> {
+/// The least that claims must leave to the shared pool, once containers without a claim have a place while nobody has
+/// a claim.
+fn floor_of(topology: &Topology, config: &Config) -> Result<u32, NothingShared> {
     let Node { online, reserved, isolated } = node(topology, config);
     let shared = online.difference(&reserved).difference(&isolated);
     let floor = floor(config);
     if u32::try_from(shared.len()).is_ok_and(|shared| shared < floor) {
         return Err(NothingShared { online, reserved, isolated, shared, floor });
     }
-    Ok(())
+    Ok(floor)
 }
 
 /// The driver of one node: the only owner of its CPU allocations.
@@ -166,8 +167,7 @@ impl Driver {
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
         let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
-        check_shared(&topology, &config)?;
-        let floor = usize::try_from(floor(&config)).unwrap_or(usize::MAX);
+        let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = allocation(&*strategies, &config, &topology, None);
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
@@ -260,7 +260,7 @@ pub fn published(
     config: &Config,
     topology: &Topology,
 ) -> Result<Published, String> {
-    check_shared(topology, config).map_err(|error| error.to_string())?;
+    floor_of(topology, config).map_err(|error| error.to_string())?;
     let (groups, strategy) = open(strategies, config, topology);
     strategy.info()?;
     Ok(view::publish(topology, config, &groups, strategy.decider()))

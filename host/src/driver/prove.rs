@@ -78,13 +78,15 @@ impl Driver {
         let mut round = Round::default();
         for (uid, cpus) in said {
             // Kubelet or runtime may have been faster.
-            let still = self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus);
+            if !self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus) {
+                round.settled += 1;
+                continue;
+            }
             let object = claims.iter().find(|claim| claim.id.uid == uid.as_str());
             let booking: Option<Booking> =
                 object.and_then(|object| self.results(&allocation, object, &cpus).ok());
             let holders = booking.as_ref().map(|booking| self.holders(booking)).unwrap_or_default();
             match booking {
-                _ if !still => {}
                 Some(_) if !holders.is_empty() => {
                     tracing::error!(
                         claim_uid = %uid, %cpus,

@@ -22,6 +22,7 @@ mod version;
 mod tests;
 
 pub use hooks::{Hook, Hooks, Observer};
+pub(crate) use version::Version;
 
 use crate::readiness::{Part, Readiness};
 use plugin::Plugin;

@@ -6,17 +6,20 @@ use std::fmt;
 
 /// Major, minor, patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(pub(super) u32, pub(super) u32, pub(super) u32);
+pub(crate) struct Version(pub(crate) u32, pub(crate) u32, pub(crate) u32);
 
 impl Version {
     /// Older runtimes can dead-lock when a plugin registers while containers start.
     pub(super) const LEAST: Self = Self(0, 6, 1);
 
     /// From here on an update outside of hooks cannot dead-lock the runtime.
-    pub(super) const BEARS_PUSHES: Self = Self(0, 12, 1);
+    pub(crate) const BEARS_PUSHES: Self = Self(0, 12, 1);
+
+    /// From here on a container's CDI devices are named in hooks.
+    pub(crate) const NAMES_DEVICES: Self = Self(0, 12, 0);
 
     /// Reads `1.2.3` with whatever stands before and behind it: `v0.12.3`, `2.4.2+unknown`, `1.7.26~ds1`.
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
         let mut numbers = text.get(..end)?.split('.').map(str::parse);

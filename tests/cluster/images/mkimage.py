@@ -7,28 +7,17 @@ usage: mkimage.py OUT.tar REFERENCE [--entry A,B] [--cmd A,B] [--env K=V] PATH=F
   PATH/          an empty directory
 The same input gives the same digest.
 """
-import hashlib
 import io
-import json
 import os
 import platform
 import sys
 import tarfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../host/image"))
+
+from oci_archive import add, image, write
+
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-
-
-def digest(blob):
-    return "sha256:" + hashlib.sha256(blob).hexdigest()
-
-
-def add(archive, name, data=None, **fields):
-    entry = tarfile.TarInfo(name)
-    for key, value in fields.items():
-        setattr(entry, key, value)
-    if data is not None:
-        entry.size = len(data)
-    archive.addfile(entry, io.BytesIO(data) if data is not None else None)
 
 
 def parse(words):
@@ -73,31 +62,7 @@ def layer_of(files, links, directories):
 
 def main(out, reference, *words):
     config, *content = parse(words)
-    layer = layer_of(*content)
-    image = json.dumps({
-        "architecture": ARCH, "os": "linux", "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
-    }).encode()
-    oci = "application/vnd.oci.image."
-    manifest = json.dumps({
-        "schemaVersion": 2, "mediaType": oci + "manifest.v1+json",
-        "config": {"mediaType": oci + "config.v1+json", "digest": digest(image), "size": len(image)},
-        "layers": [{"mediaType": oci + "layer.v1.tar", "digest": digest(layer), "size": len(layer)}],
-    }).encode()
-    index = json.dumps({
-        "schemaVersion": 2, "mediaType": oci + "index.v1+json",
-        "manifests": [{
-            "mediaType": oci + "manifest.v1+json", "digest": digest(manifest), "size": len(manifest),
-            "platform": {"architecture": ARCH, "os": "linux"},
-            "annotations": {"io.containerd.image.name": reference,
-                            "org.opencontainers.image.ref.name": reference.rsplit(":", 1)[-1]},
-        }],
-    }).encode()
-    with tarfile.open(out, "w", format=tarfile.USTAR_FORMAT) as archive:
-        add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-        add(archive, "index.json", index)
-        for blob in (image, manifest, layer):
-            add(archive, "blobs/sha256/" + digest(blob).removeprefix("sha256:"), blob)
+    write(out, image(reference, ARCH, layer_of(*content), config, {}))
 
 
 if len(sys.argv) < 3:

@@ -2,19 +2,12 @@
 
 use crate::cdi::{device_id, spec_file_name};
 use crate::driver::{Container, Pod, Update};
-use anyhow::{Context as _, bail};
+use crate::nri::Version;
+use anyhow::Context as _;
 use dracpu_cpuset::CpuSet;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Runtimes with this NRI name the CDI devices of a container.
-const NAMES_DEVICES: Version = Version(0, 12, 0);
-/// Runtimes with this NRI bear updates that no hook asked for.
-const BEARS_PUSHES: Version = Version(0, 12, 1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Version(u32, u32, u32);
 
 pub(super) struct Runtime {
     nri: Version,
@@ -30,24 +23,19 @@ pub(super) struct Known {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { nri: BEARS_PUSHES, containers: BTreeMap::new(), made: 0 }
+        Self { nri: Version::BEARS_PUSHES, containers: BTreeMap::new(), made: 0 }
     }
 }
 
 impl Runtime {
     pub(super) fn set_nri(&mut self, version: &str) -> anyhow::Result<()> {
-        let mut numbers = version.trim_start_matches('v').split('.').map(str::parse);
-        let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) =
-            (numbers.next(), numbers.next(), numbers.next(), numbers.next())
-        else {
-            bail!("`{version}` is not a version such as 0.12.1");
-        };
-        self.nri = Version(major, minor, patch);
+        self.nri = Version::parse(version)
+            .with_context(|| format!("`{version}` is not a version such as {}", Version::BEARS_PUSHES))?;
         Ok(())
     }
 
     pub(super) fn bears_pushes(&self) -> bool {
-        self.nri >= BEARS_PUSHES
+        self.nri >= Version::BEARS_PUSHES
     }
 
     /// The containers end with the machine.
@@ -77,7 +65,7 @@ impl Runtime {
             let variables = variables(cdi_dir, claim)
                 .with_context(|| format!("unresolvable CDI devices {device}: is the claim prepared?"))?;
             container.env.extend(variables);
-            if self.nri >= NAMES_DEVICES {
+            if self.nri >= Version::NAMES_DEVICES {
                 container.cdi_devices.push(device);
             }
         }
