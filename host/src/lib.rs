@@ -10,6 +10,7 @@ pub mod config;
 pub mod device;
 pub mod dra;
 pub mod driver;
+mod hotplug;
 pub mod http;
 mod logging;
 pub mod nri;

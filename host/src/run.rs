@@ -14,6 +14,7 @@ use crate::cli::Failure;
 use crate::config::{Config, ConfigFlags};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
 use crate::driver::{Driver, DriverParts, LoadedOnce, StartError, StrategyInfo};
+use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
@@ -22,7 +23,7 @@ use crate::readiness::{Part, Readiness};
 use crate::slices::{self, Pool};
 use crate::strategy::Catalogue;
 use anyhow::{Context as _, anyhow};
-use dracpu_topology::{Overlay, machine};
+use dracpu_topology::Overlay;
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,22 +86,25 @@ async fn daemon(config: Config) -> Result<(), Failure> {
     let mut signals = Signals::new().context("cannot listen for signals").map_err(Failure::Failed)?;
     let begin = async {
         let lock = take_node(&config).await?;
-        let driver = start_driver(config.clone(), access.clone()).await.map_err(|error| match error
-            .downcast_ref::<StartError>()
-        {
-            Some(StartError::NothingShared(_)) => Failure::Usage(error),
-            _ => Failure::Failed(error),
+        let overlay = config.sysfs_overlay.as_deref().map(Overlay::load).transpose();
+        let overlay = overlay.map_err(|error| Failure::Failed(error.into()))?.unwrap_or_default();
+        let sysfs = Arc::new(Sysfs { root: config.sysfs_root.clone(), overlay });
+        let driver = start_driver(config.clone(), access.clone(), sysfs.clone()).await.map_err(|error| {
+            match error.downcast_ref::<StartError>() {
+                Some(StartError::NothingShared(_)) => Failure::Usage(error),
+                _ => Failure::Failed(error),
+            }
         })?;
-        Ok::<_, Failure>((lock, driver))
+        Ok::<_, Failure>((lock, driver, sysfs))
     };
-    let (_lock, driver) = tokio::select! {
+    let (_lock, driver, sysfs) = tokio::select! {
         begun = begin => begun?,
         name = signals.next() => {
             tracing::info!(signal = name, "stopped before anything was served");
             return Ok(());
         }
     };
-    let tasks = Tasks::start(&config, access, driver).await.map_err(Failure::Failed)?;
+    let tasks = Tasks::start(&config, access, driver, sysfs).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
 }
 
@@ -130,16 +134,18 @@ fn identity() -> String {
     }
 }
 
-async fn start_driver(config: Config, access: Access) -> anyhow::Result<Arc<Driver>> {
+async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> anyhow::Result<Arc<Driver>> {
     let start = move || {
-        let overlay = match &config.sysfs_overlay {
-            Some(path) => Overlay::load(path)?,
-            None => Overlay::default(),
-        };
         let probe = cdi::from_environment();
         let boot_id = "/proc/sys/kernel/random/boot_id";
+        let topology = sysfs.topology()?;
+        for warning in &topology.warnings {
+            tracing::warn!(code = warning.code, "{}", warning.message);
+        }
+        config.settle_reserved(&topology, &Default::default());
+        tracing::info!(reserved = %config.reserved_cpus.on(&topology), "CPUs");
         let parts = DriverParts {
-            topology: machine::host(&config.sysfs_root, &overlay)?.topology,
+            topology,
             strategies: Arc::new(LoadedOnce::new(Catalogue::new(&config.strategies)?)),
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
@@ -160,17 +166,28 @@ struct Tasks {
 }
 
 impl Tasks {
-    async fn start(config: &Config, access: Access, driver: Arc<Driver>) -> anyhow::Result<Self> {
+    async fn start(
+        config: &Config,
+        access: Access,
+        driver: Arc<Driver>,
+        sysfs: Arc<Sysfs>,
+    ) -> anyhow::Result<Self> {
         let mut tasks = Self { set: JoinSet::new(), stop: CancellationToken::new(), health: Arc::default() };
         let readiness: Arc<Readiness> = Arc::default();
         let metrics: Arc<Metrics> = Arc::default();
-        match driver.strategy() {
-            Ok(Some(StrategyInfo { name, version, digest, .. })) => {
-                metrics.strategy(&name, &version, &digest)
+        let strategy = {
+            let (driver, metrics, readiness) = (driver.clone(), metrics.clone(), readiness.clone());
+            move || match driver.strategy() {
+                Ok(strategy) => {
+                    if let Some(StrategyInfo { name, version, digest, .. }) = strategy {
+                        metrics.strategy(&name, &version, &digest);
+                    }
+                    readiness.ready(Part::Strategy);
+                }
+                Err(why) => readiness.not_ready(Part::Strategy, why),
             }
-            Ok(None) => {}
-            Err(why) => readiness.not_ready(Part::Strategy, why),
-        }
+        };
+        strategy();
 
         let listener = http::listen(config.bind_address).await;
         let listener =
@@ -213,6 +230,13 @@ impl Tasks {
         let slices =
             slices::run(access.client, Pool::from(config), driver.devices(), readiness, tasks.stop.clone());
         tasks.spawn("slice publisher", slices);
+
+        let stop = tasks.stop.clone();
+        let watch = hotplug::watch(sysfs, driver.clone(), strategy);
+        tasks.spawn("watch of online CPUs", async move {
+            stop.run_until_cancelled(watch).await;
+            Ok(())
+        });
 
         let stop = tasks.stop.clone();
         tasks.spawn("claim keeper", async move {

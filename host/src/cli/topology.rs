@@ -41,7 +41,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let config = args.config.load()?;
     let machine = super::machine::load(args.machine.as_deref(), &config)?;
-    let reserved = machine.reserved.union(&config.reserved_cpus);
+    let reserved = machine.reserved.union(&config.reserved_cpus.on(&machine.topology));
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     super::print(&render(&machine, &reserved, args.output, colour))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const API_VERSION: &str = "v1alpha1";
 
 /// The keys that a file may have.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "apiVersion",
     "cpuDeviceMode",
     "groupBy",
@@ -18,6 +18,7 @@ const KEYS: [&str; 14] = [
     "strategies",
     "strategyOptions",
     "reservedCPUs",
+    "reservedCPUCount",
     "minSharedCPUs",
     "cfsQuota",
     "hostnameOverride",
@@ -40,7 +41,7 @@ const FLAG_ONLY: [(&str, &str); 8] = [
 ];
 
 /// Keys of features that this version does not have.
-const UNSUPPORTED: [&str; 2] = ["allowedStrategies", "reservedCPUCount"];
+const UNSUPPORTED: [&str; 1] = ["allowedStrategies"];
 
 const STRATEGY_KEYS: [&str; 5] = ["name", "path", "digest", "limits", "options"];
 const LIMIT_KEYS: [&str; 5] = ["fuel", "deadlineMillis", "memoryBytes", "transferBytes", "componentBytes"];
@@ -54,6 +55,7 @@ pub(super) struct FileConfig {
     pub(super) strategies: Vec<StrategyConfig>,
     pub(super) strategy_options: Map<String, Value>,
     pub(super) reserved_cpus: Option<String>,
+    pub(super) reserved_cpu_count: Option<u64>,
     pub(super) min_shared_cpus: Option<u64>,
     pub(super) cfs_quota: Option<String>,
     pub(super) hostname_override: Option<String>,
@@ -108,6 +110,7 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
         strategies: fields.strategies(),
         strategy_options: fields.object("strategyOptions"),
         reserved_cpus: fields.text("reservedCPUs"),
+        reserved_cpu_count: fields.count("reservedCPUCount"),
         min_shared_cpus: fields.count("minSharedCPUs"),
         cfs_quota: fields.text("cfsQuota"),
         hostname_override: fields.text("hostnameOverride"),

@@ -59,7 +59,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "MODE")]
     pub cpu_device_mode: Option<String>,
 
-    /// Deprecated: groupBy in the file; numanode, socket or machine
+    /// Deprecated: groupBy in the file; numanode, socket, llc or machine
     #[arg(long, value_name = "GROUP")]
     pub group_by: Option<String>,
 

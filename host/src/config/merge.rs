@@ -1,7 +1,7 @@
 //! Flags over file, with defaults under both, and the rules that need more than one value.
 
 use super::file::FileConfig;
-use super::{Config, ConfigFlags, DeviceMode, GroupBy, MinSharedCpus, values};
+use super::{Config, ConfigFlags, DeviceMode, GroupBy, MinSharedCpus, ReservedCpus, values};
 use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use std::ffi::OsString;
@@ -75,17 +75,10 @@ pub(super) fn merge(
     let allocator = allocator(mode, file.allocator, problems, warnings);
 
     let reserved = given(flags.reserved_cpus.as_ref(), "--reserved-cpus", file.reserved_cpus, "reservedCPUs");
-    let reserved_cpus = reserved_cpus(reserved.as_ref(), problems);
+    let reserved_cpus = reserved_cpus(reserved.as_ref(), file.reserved_cpu_count, problems);
     let min_shared_cpus = match file.min_shared_cpus {
         None => MinSharedCpus::Default,
-        Some(cpus) => {
-            if cpus > MAX_CPUS {
-                problems.push(format!(
-                    "`minSharedCPUs`: {cpus} is more than the {MAX_CPUS} CPUs that Linux can have"
-                ));
-            }
-            MinSharedCpus::Explicit(u32::try_from(cpus).unwrap_or(u32::MAX))
-        }
+        Some(cpus) => MinSharedCpus::Explicit(count(cpus, "minSharedCPUs", problems)),
     };
     let remove_cfs_quota = match file.cfs_quota.as_deref() {
         None | Some("keep") => false,
@@ -162,23 +155,17 @@ fn mode(
 ) -> Option<DeviceMode> {
     let group = match group_by {
         None => Some(GroupBy::NumaNode),
-        Some(given) => match given.value.as_str() {
-            "numanode" => Some(GroupBy::NumaNode),
-            "socket" => Some(GroupBy::Socket),
-            "machine" => Some(GroupBy::Machine),
-            "llc" => {
-                problems.push(format!("{}: `llc` is not supported by this version", given.from));
-                None
-            }
-            other => {
+        Some(given) => {
+            let named = GroupBy::ALL.into_iter().find(|by| by.name() == given.value);
+            if named.is_none() {
                 problems.push(format!(
-                    "{}: `{}` is not known; write numanode, socket or machine",
+                    "{}: `{}` is not known; write numanode, socket, llc or machine",
                     given.from,
-                    quoted(other)
+                    quoted(&given.value)
                 ));
-                None
             }
-        },
+            named
+        }
     };
     match device_mode {
         None => group.map(DeviceMode::Grouped),
@@ -259,13 +246,32 @@ fn allocator(
     }
 }
 
-fn reserved_cpus(given: Option<&Given>, problems: &mut Vec<String>) -> CpuSet {
-    let Some(given) = given else { return CpuSet::new() };
-    given.value.parse().unwrap_or_else(|error| {
-        let value = quoted(&given.value);
-        problems.push(format!("{}: `{value}` is not a CPU list such as 0-1,8: {error}", given.from));
-        CpuSet::new()
-    })
+fn reserved_cpus(given: Option<&Given>, number: Option<u64>, problems: &mut Vec<String>) -> ReservedCpus {
+    let list = given.map(|given| {
+        given.value.parse().unwrap_or_else(|error| {
+            let value = quoted(&given.value);
+            problems.push(format!("{}: `{value}` is not a CPU list such as 0-1,8: {error}", given.from));
+            CpuSet::new()
+        })
+    });
+    match (list, number) {
+        (list, None) => ReservedCpus::List(list.unwrap_or_default()),
+        // A chart's empty value is no list.
+        (list, Some(number)) => {
+            if let Some(given) = given.filter(|_| list.is_some_and(|list| !list.is_empty())) {
+                problems.push(format!("{} and reservedCPUCount exclude each other; remove one", given.from));
+            }
+            ReservedCpus::Count(count(number, "reservedCPUCount", problems))
+        }
+    }
+}
+
+/// A number of CPUs that a machine can have.
+fn count(number: u64, key: &str, problems: &mut Vec<String>) -> u32 {
+    if number > MAX_CPUS {
+        problems.push(format!("`{key}`: {number} is more than the {MAX_CPUS} CPUs that Linux can have"));
+    }
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The name as the API server knows this node: trimmed and lower-cased, as the kubelet does.

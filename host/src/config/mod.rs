@@ -17,6 +17,7 @@ pub use flags::ConfigFlags;
 use crate::DRIVER_NAME;
 use crate::words::listed;
 use dracpu_cpuset::CpuSet;
+use dracpu_topology::Topology;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,8 +34,8 @@ pub struct Config {
     pub strategies: Vec<StrategyConfig>,
     /// `strategyOptions`: options of the active strategy, over its entry's.
     pub strategy_options: Map<String, Value>,
-    /// `reservedCPUs`: never given out, never shared.
-    pub reserved_cpus: CpuSet,
+    /// `reservedCPUs` or `reservedCPUCount`: never given out, never shared.
+    pub reserved_cpus: ReservedCpus,
     /// `minSharedCPUs`: the least that claims must leave to the shared pool.
     pub min_shared_cpus: MinSharedCpus,
     /// `cfsQuota: remove`: take the CFS quota off containers with a claim.
@@ -96,6 +97,12 @@ impl Config {
         self.plugin_dir().join("dracpu.lock")
     }
 
+    /// Chooses the CPUs of `reservedCPUCount` once, so that they stay the same whatever goes offline later, and adds
+    /// those that the machine's own description reserves.
+    pub fn settle_reserved(&mut self, topology: &Topology, described: &CpuSet) {
+        self.reserved_cpus = ReservedCpus::List(self.reserved_cpus.on(topology).union(described));
+    }
+
     /// The effective values by file key (by flag where there is no key), for the log.
     #[must_use]
     pub fn describe(&self) -> Value {
@@ -110,7 +117,14 @@ impl Config {
             "allocator": self.allocator,
             "strategies": strategies,
             "strategyOptions": self.strategy_options,
-            "reservedCPUs": self.reserved_cpus.to_string(),
+            "reservedCPUs": match &self.reserved_cpus {
+                ReservedCpus::List(cpus) => json!(cpus.to_string()),
+                ReservedCpus::Count(_) => Value::Null,
+            },
+            "reservedCPUCount": match self.reserved_cpus {
+                ReservedCpus::List(_) => Value::Null,
+                ReservedCpus::Count(count) => json!(count),
+            },
             "minSharedCPUs": match self.min_shared_cpus {
                 MinSharedCpus::Default => json!("default"),
                 MinSharedCpus::Explicit(cpus) => json!(cpus),
@@ -184,18 +198,51 @@ pub enum GroupBy {
     NumaNode,
     /// A socket.
     Socket,
+    /// A last-level cache.
+    Llc,
     /// The whole machine.
     Machine,
 }
 
 impl GroupBy {
-    /// As in the configuration: `numanode`, `socket`, `machine`.
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::NumaNode, Self::Socket, Self::Llc, Self::Machine];
+
+    /// As in the configuration: `numanode`, `socket`, `llc`, `machine`.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::NumaNode => "numanode",
             Self::Socket => "socket",
+            Self::Llc => "llc",
             Self::Machine => "machine",
+        }
+    }
+}
+
+/// Which CPUs are kept for the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReservedCpus {
+    /// These.
+    List(CpuSet),
+    /// So many: whole cores, lowest first.
+    Count(u32),
+}
+
+impl ReservedCpus {
+    /// The CPUs on this machine. A count takes whole cores in the order of their lowest CPUs, and of the last
+    /// core the lowest threads that are still missing; never CPUs that the kernel isolates. All there are when
+    /// the machine has fewer.
+    #[must_use]
+    pub fn on(&self, topology: &Topology) -> CpuSet {
+        match self {
+            Self::List(cpus) => cpus.clone(),
+            Self::Count(count) => {
+                let usable = topology.cores.iter().map(|core| core.difference(&topology.isolated));
+                let mut cores: Vec<CpuSet> = usable.filter(|core| !core.is_empty()).collect();
+                cores.sort_by_key(CpuSet::first);
+                cores.iter().flatten().take(usize::try_from(*count).unwrap_or(usize::MAX)).collect()
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 use super::merge::Surroundings;
 use super::{
-    Config, ConfigError, ConfigFlags, DeviceMode, GroupBy, LimitsConfig, MinSharedCpus, file, go_flags,
+    Config, ConfigError, ConfigFlags, DeviceMode, GroupBy, LimitsConfig, MinSharedCpus, ReservedCpus, file,
+    go_flags,
 };
 use clap::{Args as _, FromArgMatches as _};
+use dracpu_cpuset::CpuSet;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -92,7 +94,7 @@ strategies:
     assert_eq!(config.mode, DeviceMode::Grouped(GroupBy::Socket));
     assert_eq!(config.allocator, "llc-first");
     assert_eq!(config.strategy_options["isolate"], "core");
-    assert_eq!(config.reserved_cpus.to_string(), "0-1,8");
+    assert_eq!(reserved(&config), "0-1,8");
     assert_eq!(config.min_shared_cpus, MinSharedCpus::Explicit(3));
     assert!(config.remove_cfs_quota && config.publish_node_allocatable_resource_mapping);
     assert_eq!(config.node_name, "node-1");
@@ -108,6 +110,39 @@ strategies:
     assert_eq!(second.limits, LimitsConfig::default());
 }
 
+/// The reserved CPUs of a configuration that lists them.
+fn reserved(config: &Config) -> String {
+    match &config.reserved_cpus {
+        ReservedCpus::List(cpus) => cpus.to_string(),
+        ReservedCpus::Count(count) => panic!("a count: {count}"),
+    }
+}
+
+#[test]
+fn a_reserved_count_is_whole_cores_lowest_first_and_nothing_isolated() {
+    let machine = |name: &str| dracpu_topology::machine::load(name).unwrap().topology;
+    let smt = machine("desktop-smt"); // siblings 0-1, 2-3 and so on
+    let far = machine("two-socket"); // siblings 0,32, 1,33 and so on
+    for (topology, count, cpus) in
+        [(&smt, 2, "0-1"), (&smt, 3, "0-2"), (&far, 2, "0,32"), (&far, 3, "0-1,32")]
+    {
+        let mut config = config(&format!("reservedCPUCount: {count}"), &[]);
+        assert_eq!(config.reserved_cpus, ReservedCpus::Count(count));
+        config.settle_reserved(topology, &CpuSet::new());
+        assert_eq!(reserved(&config), cpus, "{count}");
+    }
+    let mut isolated = smt.clone();
+    isolated.isolated = "0-3".parse().unwrap();
+    assert_eq!(ReservedCpus::Count(2).on(&isolated).to_string(), "4-5");
+    assert_eq!(ReservedCpus::Count(99).on(&smt).len(), 16);
+}
+
+#[test]
+fn an_empty_list_of_reserved_cpus_leaves_the_count() {
+    let config = config("reservedCPUs: ''\nreservedCPUCount: 2", &[]);
+    assert_eq!(config.reserved_cpus, ReservedCpus::Count(2));
+}
+
 #[test]
 fn cpu_lists_need_no_quotes() {
     for (text, cpus) in [
@@ -119,7 +154,7 @@ fn cpu_lists_need_no_quotes() {
         ("''", ""),
         ("0-6:1/2", "0,2,4,6"),
     ] {
-        assert_eq!(config(&format!("reservedCPUs: {text}"), &[]).reserved_cpus.to_string(), cpus, "{text}");
+        assert_eq!(reserved(&config(&format!("reservedCPUs: {text}"), &[])), cpus, "{text}");
     }
 }
 
@@ -138,7 +173,7 @@ fn flags_win_over_the_file() {
     ];
     let config = config(text, &args);
     assert_eq!(config.mode, DeviceMode::Grouped(GroupBy::NumaNode));
-    assert_eq!((config.reserved_cpus.to_string().as_str(), config.node_name.as_str()), ("1", "flag"));
+    assert_eq!((reserved(&config).as_str(), config.node_name.as_str()), ("1", "flag"));
     assert_eq!((config.kubeconfig, config.sysfs_overlay), (Some("/flag".into()), None));
 }
 
@@ -307,12 +342,23 @@ fn what_cannot_be_honoured_is_refused_with_key_and_value() {
         ("--- {}\n--- {}", &[], &["YAML"]),
         ("exposePCIeRoots: true", &[], &["--expose-pcie-roots"]),
         ("kubeletRootDir: /x", &[], &["--kubelet-root-dir"]),
-        ("reservedCPUCount: 2", &[], &["reservedCPUCount", "not supported"]),
+        (
+            "reservedCPUs: 0-1\nreservedCPUCount: 2",
+            &[],
+            &["reservedCPUs and reservedCPUCount exclude each other"],
+        ),
+        (
+            "reservedCPUCount: 2",
+            &["--reserved-cpus=0"],
+            &["--reserved-cpus and reservedCPUCount exclude each other"],
+        ),
+        ("reservedCPUCount: 0", &[], &["reservedCPUCount", "above 0"]),
+        ("reservedCPUCount: 0-1", &[], &["reservedCPUCount", "whole number"]),
+        ("reservedCPUCount: 9000", &[], &["`reservedCPUCount`: 9000 is more than the 8192 CPUs"]),
         ("claimStatus: true", &[], &["claimStatus", "not supported"]),
         ("cpuDeviceMode: Grouped", &[], &["cpuDeviceMode", "`Grouped`", "individual"]),
         ("", &["--cpu-device-mode=x"], &["--cpu-device-mode", "`x`"]),
-        ("groupBy: llc", &[], &["groupBy", "`llc`", "not supported"]),
-        ("groupBy: core", &[], &["groupBy", "`core`", "numanode"]),
+        ("groupBy: core", &[], &["groupBy", "`core`", "numanode, socket, llc or machine"]),
         ("allocator: Packed", &[], &["allocator", "`Packed`"]),
         ("allocator: [a]", &[], &["allocator", "must be text", "a list"]),
         ("reservedCPUs: 5-2", &[], &["reservedCPUs", "5-2", "backwards"]),
@@ -381,7 +427,7 @@ fn changes_go_over_the_file() {
     };
     let changed =
         flags.load_with(&changes(serde_json::json!({"reservedCPUs": "0", "allocator": null}))).unwrap();
-    assert_eq!((changed.allocator.as_str(), changed.reserved_cpus.to_string().as_str()), ("packed", "0"));
+    assert_eq!((changed.allocator.as_str(), reserved(&changed).as_str()), ("packed", "0"));
     let error = flags.load_with(&changes(serde_json::json!({"allocatr": "packed"}))).unwrap_err();
     assert!(error.to_string().contains("allocatr"));
 }

@@ -7,7 +7,8 @@ use dracpu_topology::{Cpu, Topology};
 use std::collections::BTreeMap;
 
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
-const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
+/// The PCIe roots that a device is local to, in the slices of any driver.
+pub const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 /// Older names of [`NUMA_NODE`], which claims still select by.
 const LEGACY_NUMA_NODE: [&str; 2] = ["dra.cpu/numaNodeID", "dra.net/numaNode"];
 const SOCKET_ID: &str = "dra.cpu/socketID";
@@ -65,6 +66,11 @@ impl<'a> Attributes<'a> {
         self.set_some(CORE_ID, id.map(|id| Attribute::Int(id.into())));
         let kind = self.agreed(|topology, cpu| topology.kinds.get(cpu.kind).map(|kind| kind.name.clone()));
         self.set_some(CORE_TYPE, kind.map(Attribute::Text));
+        self.l3_cache();
+    }
+
+    /// The L3 that all CPUs share.
+    pub(super) fn l3_cache(&mut self) {
         // Some ARM machines have no `id` file: the lowest sharing CPU serves.
         let id = self.agreed(|topology, cpu| {
             let cache = topology.caches.get(cpu.llc?).filter(|cache| cache.level == 3)?;

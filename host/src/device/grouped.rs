@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 ///
 /// A group holds its online CPUs that are not reserved, isolated ones too; one without such CPUs is left out.
 /// Where the kernel shows no NUMA nodes, all CPUs are one group under the name of node 0. A package id of -1
-/// (the kernel's "none") counts as socket 0.
+/// (the kernel's "none") counts as socket 0. Caches have no ids that could be relied on: their groups carry a
+/// running number in the order of the caches' lowest CPUs; where the kernel shows no cache, all CPUs are one group.
 #[must_use]
 pub fn groups(topology: &Topology, mode: DeviceMode, reserved: &CpuSet) -> Vec<Group> {
     let (kind, sets) = match mode {
@@ -30,6 +31,13 @@ pub fn groups(topology: &Topology, mode: DeviceMode, reserved: &CpuSet) -> Vec<G
             }
             let sockets = sockets.into_iter();
             ("socket", sockets.map(|(id, cpus)| (format!("cpudevsocket{id:03}"), cpus)).collect::<Vec<_>>())
+        }
+        DeviceMode::Grouped(GroupBy::Llc) if topology.caches.is_empty() => {
+            ("llc", vec![("cpudevllc000".to_owned(), topology.online())])
+        }
+        DeviceMode::Grouped(GroupBy::Llc) => {
+            let caches = topology.caches.iter().enumerate();
+            ("llc", caches.map(|(number, cache)| (llc_name(number), cache.cpus.clone())).collect())
         }
         DeviceMode::Grouped(GroupBy::Machine) => {
             ("machine", vec![("cpudevmachine".to_owned(), topology.online())])
@@ -57,6 +65,11 @@ pub(super) fn devices(
                 attributes.socket();
             }
             GroupBy::Socket => attributes.socket(),
+            GroupBy::Llc => {
+                attributes.numa_node();
+                attributes.socket();
+                attributes.l3_cache();
+            }
             GroupBy::Machine => {}
         }
         for name in publishes {
@@ -87,11 +100,32 @@ pub(super) fn reserved_unknown(topology: &Topology, reserved: &CpuSet) -> Option
     })
 }
 
-/// What grouping by NUMA node cannot place as it should.
-pub(super) fn without_numa_node(topology: &Topology, by: GroupBy) -> Option<Warning> {
-    if by != GroupBy::NumaNode {
-        return None;
+/// What the grouping cannot place as it should.
+pub(super) fn unplaced(topology: &Topology, by: GroupBy) -> Option<Warning> {
+    match by {
+        GroupBy::NumaNode => without_numa_node(topology),
+        GroupBy::Llc => without_llc(topology),
+        GroupBy::Socket | GroupBy::Machine => None,
     }
+}
+
+fn without_llc(topology: &Topology) -> Option<Warning> {
+    if topology.caches.is_empty() {
+        return Some(Warning {
+            code: "no-caches",
+            message: "the kernel shows no caches: all CPUs are published as cpudevllc000, without the attribute of a \
+                      cache"
+                .to_owned(),
+        });
+    }
+    let left: CpuSet = topology.cpus.iter().filter(|cpu| cpu.llc.is_none()).map(|cpu| cpu.id).collect();
+    (!left.is_empty()).then(|| Warning {
+        code: "cpus-without-cache",
+        message: format!("CPUs {left} share no cache that the kernel shows and are not published; groupBy: numanode has them"),
+    })
+}
+
+fn without_numa_node(topology: &Topology) -> Option<Warning> {
     if !has_numa(topology) {
         return Some(Warning {
             code: "no-numa-nodes",
@@ -137,6 +171,11 @@ pub(super) fn drop_unusable(devices: &mut Vec<Device>) -> Vec<Warning> {
         },
     };
     dropped.map(warn).collect()
+}
+
+/// The name of the group of a last-level cache.
+pub fn llc_name(number: usize) -> String {
+    format!("cpudevllc{number:03}")
 }
 
 fn has_numa(topology: &Topology) -> bool {

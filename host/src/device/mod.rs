@@ -21,7 +21,8 @@ use dracpu_cpuset::CpuSet;
 use dracpu_topology::{Topology, Warning};
 use std::collections::BTreeMap;
 
-pub use grouped::groups;
+pub use attributes::PCIE_ROOT;
+pub use grouped::{groups, llc_name};
 
 /// The capacity of a grouped device that claims consume: whole CPUs.
 pub const CPU_CAPACITY: &str = "dra.cpu/cpu";
@@ -31,7 +32,7 @@ pub const CPU_CAPACITY: &str = "dra.cpu/cpu";
 pub struct Group {
     /// The device's name, e.g. `cpudevnuma000`.
     pub device: String,
-    /// `numanode`, `socket`, `machine`.
+    /// `numanode`, `socket`, `llc`, `machine`.
     pub kind: &'static str,
     /// Online and not reserved; isolated CPUs are in.
     pub cpus: CpuSet,
@@ -135,7 +136,7 @@ pub fn publish(
     let (mut devices, mut warnings) = match settings.mode {
         DeviceMode::Individual => (individual::devices(topology, reserved), Vec::new()),
         DeviceMode::Grouped(by) => {
-            let warnings = grouped::without_numa_node(topology, by).into_iter().collect();
+            let warnings = grouped::unplaced(topology, by).into_iter().collect();
             (grouped::devices(topology, by, groups, publishes, offers), warnings)
         }
     };

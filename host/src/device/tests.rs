@@ -90,6 +90,40 @@ fn sockets_and_the_machine_carry_only_what_is_theirs() {
 }
 
 #[test]
+fn caches_are_groups_by_running_number_with_the_facts_that_their_cpus_share() {
+    let two = machine(&rows(2, 2, 2));
+    let published = all(&two, "", grouped(GroupBy::Llc), &[]);
+    assert_eq!(names(&published), ["cpudevllc000", "cpudevllc001"]);
+    assert_eq!(published.devices[1].cpus, set("2-3,6-7"));
+    assert_eq!(
+        attributes(&published.devices[1]),
+        [
+            "dra.cpu/cacheL3ID=1",
+            "dra.cpu/numCPUs=4",
+            "dra.cpu/numaNodeID=1",
+            "dra.cpu/smtEnabled=true",
+            "dra.cpu/socketID=1",
+            "dra.net/numaNode=1",
+            "resource.kubernetes.io/numaNode=1"
+        ]
+    );
+    // The number is the cache's, also where a cache before it is reserved as a whole.
+    assert_eq!(names(&all(&two, "0-1,4-5", grouped(GroupBy::Llc), &[])), ["cpudevllc001"]);
+}
+
+#[test]
+fn without_caches_all_cpus_are_one_group_and_cpus_without_one_are_named() {
+    let none: Vec<Row> = rows(2, 2, 1).into_iter().map(|row| Row { l3: None, ..row }).collect();
+    let published = all(&machine(&none), "", grouped(GroupBy::Llc), &[]);
+    assert_eq!((names(&published), codes(&published)), (vec!["cpudevllc000"], vec!["no-caches"]));
+    assert_eq!(published.devices[0].cpus, set("0-3"));
+    let mut some = rows(2, 2, 1);
+    some[3].l3 = None;
+    let published = all(&machine(&some), "", grouped(GroupBy::Llc), &[]);
+    assert_eq!((capacities(&published), codes(&published)), (vec![2, 1], vec!["cpus-without-cache"]));
+}
+
+#[test]
 fn groups_are_in_the_order_of_kernel_ids_and_empty_or_fully_reserved_ones_are_left_out() {
     let swapped: Vec<Row> = rows(3, 2, 1)
         .into_iter()

@@ -5,7 +5,8 @@ use crate::config::Config;
 use crate::driver::{Api as DriverApi, ApiError, Claim};
 use futures::future::{BoxFuture, try_join_all};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -133,6 +134,19 @@ impl KubeApi {
         Ok(try_join_all(claims).await?.into_iter().flatten().collect())
     }
 
+    async fn get_pcie_roots(
+        &self,
+        node: &str,
+        driver: &str,
+        pool: &str,
+        device: &str,
+    ) -> Result<BTreeSet<String>, ApiError> {
+        let slices: Api<ResourceSlice> = Api::all(self.access.client.clone());
+        let of_driver = ListParams::default().fields(&format!("spec.driver={driver},spec.nodeName={node}"));
+        let slices = slices.list(&of_driver).await.map_err(|error| self.reason(error))?;
+        Ok(slices.items.into_iter().flat_map(|slice| convert::pcie_roots(slice, pool, device)).collect())
+    }
+
     async fn bounded<T>(&self, question: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         tokio::time::timeout(self.deadline, question).await.unwrap_or_else(|_elapsed| {
             let within = self.deadline.as_secs_f64();
@@ -172,6 +186,16 @@ impl DriverApi for KubeApi {
         uid: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Claim>, ApiError>> {
         Box::pin(self.bounded(self.get_claims_of_pod(namespace, pod, uid)))
+    }
+
+    fn pcie_roots<'a>(
+        &'a self,
+        node: &'a str,
+        driver: &'a str,
+        pool: &'a str,
+        device: &'a str,
+    ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
+        Box::pin(self.bounded(self.get_pcie_roots(node, driver, pool, device)))
     }
 }
 
@@ -217,6 +241,7 @@ mod tests {
     use super::*;
     use crate::config::ConfigFlags;
     use axum::Router;
+    use axum::extract::RawQuery;
     use axum::http::StatusCode;
     use axum::routing::get;
     use serde_json::{Value, json};
@@ -352,6 +377,38 @@ mod tests {
         assert_eq!(api.claims_of_pod("n", "ended", "uid-of-ended").await.unwrap(), []);
         assert_eq!(api.claims_of_pod("n", "p", "another").await.unwrap_err(), ApiError::NotFound);
         assert_eq!(api.claims_of_pod("n", "q", "u").await.unwrap_err(), ApiError::NotFound);
+    }
+
+    #[tokio::test]
+    async fn roots_of_a_device_come_from_its_drivers_slices_of_this_node() {
+        let slices = |query: RawQuery| async move {
+            assert_eq!(query.0.as_deref(), Some("&fieldSelector=spec.driver%3Dgpu%2Cspec.nodeName%3Dnode"));
+            let slice = |pool: &str, devices: Value| {
+                json!({"metadata": {"name": "s"}, "spec": {"driver": "gpu", "devices": devices,
+                    "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1}}})
+            };
+            let root = |value: Value| json!({"resource.kubernetes.io/pcieRoot": value});
+            axum::Json(
+                json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList", "metadata": {}, "items": [
+                    slice("other", json!([{"name": "one", "attributes": root(json!({"string": "pci0000:99"}))}])),
+                    slice("p", json!([
+                        {"name": "one", "attributes": root(json!({"string": "pci0000:00"}))},
+                        {"name": "two", "attributes": root(json!({"strings": ["pci0000:00", "pci0000:40"]}))},
+                        {"name": "bare"},
+                    ])),
+                ]}),
+            )
+        };
+        let api = serve(Router::new().route("/apis/resource.k8s.io/v1/resourceslices", get(slices))).await;
+        for (device, roots) in [
+            ("one", vec!["pci0000:00"]),
+            ("two", vec!["pci0000:00", "pci0000:40"]),
+            ("bare", vec![]),
+            ("none", vec![]),
+        ] {
+            let found = api.pcie_roots("node", "gpu", "p", device).await.unwrap();
+            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), roots, "{device}");
+        }
     }
 
     #[tokio::test]

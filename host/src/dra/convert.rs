@@ -1,13 +1,11 @@
 //! Between the API's and the kubelet's forms and the driver's.
 
 use crate::DRIVER_NAME;
+use crate::device::{CPU_CAPACITY, PCIE_ROOT};
 use crate::driver::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PreparedDevice};
 use k8s_openapi::api::resource::v1::{
-    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
+    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
 };
-
-/// Qualified name of the capacity that grouped devices have.
-const CPU_CAPACITY: &str = "dra.cpu/cpu";
 
 /// The parts of a claim object that the driver reads.
 ///
@@ -21,13 +19,16 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
         name: object.metadata.name.ok_or_else(|| missing("metadata.name"))?,
     };
     let Some(allocation) = object.status.and_then(|status| status.allocation) else {
-        return Ok(Claim { id, results: None, config: Vec::new() });
+        return Ok(Claim { id, results: None, config: Vec::new(), pcie_root_matches: Vec::new() });
     };
     let devices = allocation.devices.unwrap_or_default();
     let results = devices.results.unwrap_or_default().into_iter().map(result).collect();
     let config =
         devices.config.unwrap_or_default().into_iter().filter_map(config).collect::<Result<_, _>>()?;
-    Ok(Claim { id, results: Some(results), config })
+    let constraints = object.spec.devices.and_then(|devices| devices.constraints).unwrap_or_default();
+    let on_root = constraints.into_iter().filter(|one| one.match_attribute.as_deref() == Some(PCIE_ROOT));
+    let pcie_root_matches = on_root.map(|constraint| constraint.requests.unwrap_or_default()).collect();
+    Ok(Claim { id, results: Some(results), config, pcie_root_matches })
 }
 
 fn result(result: DeviceRequestAllocationResult) -> AllocationResult {
@@ -61,6 +62,16 @@ fn config(entry: DeviceAllocationConfiguration) -> Option<Result<OpaqueConfig, S
     Some(Ok(OpaqueConfig { source, requests, parameters: opaque.parameters.0 }))
 }
 
+/// The roots of a device, where the slice has it. The attribute is one text, or a list of them.
+pub(super) fn pcie_roots(slice: ResourceSlice, pool: &str, device: &str) -> Vec<String> {
+    let devices = slice.spec.devices.filter(|_| slice.spec.pool.name == pool).unwrap_or_default();
+    let device = devices.into_iter().find(|found| found.name == device);
+    let attribute = device.and_then(|device| device.attributes?.remove(PCIE_ROOT));
+    attribute
+        .map(|roots| roots.string.into_iter().chain(roots.strings.into_iter().flatten()).collect())
+        .unwrap_or_default()
+}
+
 /// The request as the kubelet knows it: an allocation result may name `request/subrequest`.
 pub(super) fn base_request(device: &PreparedDevice) -> String {
     device.request.split('/').next().unwrap_or_default().to_owned()
@@ -79,7 +90,11 @@ mod tests {
     fn allocated_claim_has_results_and_own_parameters() {
         let claim = convert(json!({
             "metadata": {"name": "c", "namespace": "n", "uid": "u"},
-            "spec": {},
+            "spec": {"devices": {"constraints": [
+                {"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["r", "g"]},
+                {"matchAttribute": "resource.kubernetes.io/numaNode"},
+                {"matchAttribute": "resource.kubernetes.io/pcieRoot"},
+            ]}},
             "status": {"allocation": {"devices": {
                 "results": [
                     {"request": "r/s", "driver": "dra.cpu", "pool": "p", "device": "cpudevnuma000",
@@ -114,6 +129,7 @@ mod tests {
             consumed_cpus: None,
         };
         assert_eq!(claim.results, Some(vec![ours, foreign]));
+        assert_eq!(claim.pcie_root_matches, [vec!["r".to_owned(), "g".to_owned()], vec![]]);
         let config = |source, requests: &[&str], parameters| OpaqueConfig {
             source,
             requests: requests.iter().map(|&request| request.to_owned()).collect(),

@@ -1,5 +1,6 @@
 use super::claim::Claim;
 use futures::future::BoxFuture;
+use std::collections::BTreeSet;
 
 /// What the driver asks the API server. Never from a container hook.
 pub trait Api: Send + Sync {
@@ -20,6 +21,19 @@ pub trait Api: Send + Sync {
         pod: &'a str,
         uid: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Claim>, ApiError>>;
+
+    /// The PCIe roots that another driver gives a device of this node in its slices
+    /// (`resource.kubernetes.io/pcieRoot`); none for a device that is not there, or has no such attribute.
+    ///
+    /// # Errors
+    /// [`ApiError`], within a bounded time.
+    fn pcie_roots<'a>(
+        &'a self,
+        node: &'a str,
+        driver: &'a str,
+        pool: &'a str,
+        device: &'a str,
+    ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>>;
 }
 
 /// Why the API server did not answer.

@@ -21,6 +21,9 @@ pub struct Claim {
     pub results: Option<Vec<AllocationResult>>,
     /// Opaque parameters for this driver, in the order of `status.allocation.devices.config`.
     pub config: Vec<OpaqueConfig>,
+    /// `spec.devices.constraints` with the `matchAttribute` `resource.kubernetes.io/pcieRoot`: the requests of each;
+    /// no requests = all.
+    pub pcie_root_matches: Vec<Vec<String>>,
 }
 
 /// One entry of `status.allocation.devices.results`.

@@ -128,6 +128,8 @@ pub(super) struct Allocation {
     pub(super) strategy: Chooser,
     pub(super) view: View,
     pub(super) fingerprint: String,
+    /// Names, in the topology's order.
+    pub(super) pcie_roots: Vec<String>,
 }
 
 /// Who chooses CPUs.
@@ -246,7 +248,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn node(topology: &Topology, config: &Config) -> Node {
     Node {
         online: topology.online(),
-        reserved: config.reserved_cpus.clone(),
+        reserved: config.reserved_cpus.on(topology),
         isolated: topology.isolated.clone(),
     }
 }
@@ -261,7 +263,7 @@ pub fn published(
     topology: &Topology,
 ) -> Result<Published, String> {
     floor_of(topology, config).map_err(|error| error.to_string())?;
-    let (groups, strategy) = open(strategies, config, topology);
+    let (groups, strategy) = open(strategies, config, topology, None);
     strategy.info()?;
     Ok(view::publish(topology, config, &groups, strategy.decider()))
 }
@@ -272,24 +274,30 @@ fn allocation(
     topology: &Topology,
     before: Option<&View>,
 ) -> Allocation {
-    let (groups, strategy) = open(strategies, config, topology);
+    let (groups, strategy) = open(strategies, config, topology, before);
     let fingerprint = topology.fingerprint();
     let view = View::new(topology, config, groups, strategy.decider(), before);
     for warning in &view.warnings {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
-    Allocation { strategy, view, fingerprint }
+    let pcie_roots = topology.pcie_roots.iter().map(|root| root.name.clone()).collect();
+    Allocation { strategy, view, fingerprint, pcie_roots }
 }
 
 /// The machine's groups, and who chooses CPUs in them.
-fn open(strategies: &dyn Strategies, config: &Config, topology: &Topology) -> (Vec<Group>, Chooser) {
-    let reserved = &config.reserved_cpus;
-    let groups = device::groups(topology, config.mode, reserved);
+fn open(
+    strategies: &dyn Strategies,
+    config: &Config,
+    topology: &Topology,
+    before: Option<&View>,
+) -> (Vec<Group>, Chooser) {
+    let reserved = config.reserved_cpus.on(topology);
+    let groups = view::groups(topology, config, before);
     let chooser = match config.mode {
         DeviceMode::Individual => Chooser::Scheduler,
         DeviceMode::Grouped(_) => {
             let options = &config.strategy_options;
-            match strategies.open(&config.allocator, topology, reserved, &groups, options) {
+            match strategies.open(&config.allocator, topology, &reserved, &groups, options) {
                 Ok(strategy) => Chooser::Strategy(strategy),
                 Err(why) => Chooser::Broken(why),
             }

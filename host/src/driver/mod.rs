@@ -7,7 +7,7 @@
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
 //! their start), `api`, `decide` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
-//! a claim asks for), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
 
 mod api;
 mod claim;
@@ -17,6 +17,7 @@ mod decide;
 mod env;
 mod error;
 mod opaque;
+mod pcie;
 mod prepare;
 mod prove;
 mod quantity;

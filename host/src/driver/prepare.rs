@@ -19,6 +19,7 @@ use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::{Allocation, Chooser, Driver, lock};
 use super::error::PrepareError;
 use super::opaque::main_request;
+use super::pcie::MatchedRoots;
 use super::view::{Place, View};
 use super::wanted::{Wanted, spread, wanted};
 use crate::cdi::{Record, Step, device_id};
@@ -27,6 +28,7 @@ use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, StrategyId};
 use futures::future::join_all;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument as _;
@@ -71,12 +73,12 @@ impl Driver {
     }
 
     /// The claim object, unless the record can answer.
-    async fn object_of_new(&self, claim: &ClaimRef) -> Option<Result<Claim, PrepareError>> {
+    async fn object_of_new(&self, claim: &ClaimRef) -> Option<Result<Object, PrepareError>> {
         let recorded = self.ledger().booking(&uid(claim)).is_some_and(|booking| !booking.is_plain());
         if recorded { None } else { Some(self.read(claim).await) }
     }
 
-    async fn read(&self, claim: &ClaimRef) -> Result<Claim, PrepareError> {
+    async fn read(&self, claim: &ClaimRef) -> Result<Object, PrepareError> {
         let answer = tokio::time::timeout(API_TIMEOUT, self.api.claim(&claim.namespace, &claim.name)).await;
         let late = |_| ApiError::Unreachable(format!("no answer within {} s", API_TIMEOUT.as_secs()));
         let object = answer.map_err(late).flatten().map_err(PrepareError::Api)?;
@@ -84,13 +86,14 @@ impl Driver {
         if object.id.uid != claim.uid {
             return Err(PrepareError::Replaced(object.id.uid));
         }
-        Ok(object)
+        let roots = self.matched_roots(&object).await;
+        Ok(Object { claim: object, roots })
     }
 
     async fn prepare_one(
         self: &Arc<Self>,
         claim: ClaimRef,
-        object: Option<Result<Claim, PrepareError>>,
+        object: Option<Result<Object, PrepareError>>,
     ) -> Result<Prepared, PrepareError> {
         let uid = uid(&claim);
         self.specs.file(&uid)?;
@@ -111,7 +114,7 @@ impl Driver {
     fn prepare_blocking(
         &self,
         uid: &ClaimUid,
-        object: Option<&Claim>,
+        object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
         if let Some(booking) = recorded.filter(|booking| self.specs.holds(uid, booking)) {
@@ -128,10 +131,10 @@ impl Driver {
                 booking
             }
             (_, None) => return Ok(None),
-            (Some(plain), Some(object)) => self.complete(uid, &allocation, object, &plain.cpus())?,
+            (Some(plain), Some(object)) => self.complete(uid, &allocation, &object.claim, &plain.cpus())?,
             (None, Some(object)) => {
                 let running =
-                    self.said_of(uid).and_then(|cpus| self.results(&allocation, object, &cpus).ok());
+                    self.said_of(uid).and_then(|cpus| self.results(&allocation, &object.claim, &cpus).ok());
                 if let Some(booking) = running {
                     self.write(uid, &allocation, &booking, false)?;
                     self.ledger().prove(uid, booking.clone());
@@ -186,13 +189,14 @@ impl Driver {
         &self,
         uid: &ClaimUid,
         allocation: &mut Allocation,
-        object: &Claim,
+        object: &Object,
     ) -> Result<Booking, PrepareError> {
-        let wanted = wanted(object, &self.config.node_name, &allocation.view, self.allocator())?;
+        let Object { claim, roots } = object;
+        let wanted = wanted(claim, &self.config.node_name, &allocation.view, self.allocator())?;
         if wanted.is_empty() {
-            return Ok(named(object));
+            return Ok(named(claim));
         }
-        let booking = self.decide(allocation, object, &wanted)?;
+        let booking = self.decide(allocation, claim, roots, &wanted)?;
         self.probe.reached(Step::Decided);
         self.ledger().book(uid.clone(), booking.clone())?;
         self.probe.reached(Step::Booked);
@@ -204,9 +208,10 @@ impl Driver {
         &self,
         allocation: &mut Allocation,
         object: &Claim,
+        roots: &MatchedRoots,
         wanted: &[Wanted<'_>],
     ) -> Result<Booking, PrepareError> {
-        let Allocation { strategy, view, .. } = allocation;
+        let Allocation { strategy, view, pcie_roots, .. } = allocation;
         let strategy = match strategy {
             Chooser::Strategy(strategy) => strategy,
             Chooser::Broken(why) => return Err(PrepareError::NoStrategy(why.clone())),
@@ -216,13 +221,23 @@ impl Driver {
                 return Ok(Booking { parts: parts.collect(), ..named(object) });
             }
         };
-        let requests: Vec<Request> = wanted.iter().filter_map(request).collect();
+        let mut unknown = Vec::new();
+        let mut requests: Vec<Request> = wanted.iter().filter_map(request).collect();
+        for request in &mut requests {
+            match roots.get(&request.name).map(|roots| positions(roots, pcie_roots)) {
+                Some(Ok(positions)) => request.pcie_roots = positions,
+                Some(Err(why)) => {
+                    unknown.push(format!("; the PCIe root of request {} is not known: {why}", request.name))
+                }
+                None => {}
+            }
+        }
         let state = self.state();
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
             let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { undecided, held }
         })?;
-        tracing::debug!("{}", decision.why);
+        tracing::debug!("{}{}", decision.why, unknown.concat());
         let info = strategy.info();
         let grants = wanted.iter().zip(decision.grants);
         Ok(Booking {
@@ -292,6 +307,27 @@ impl Driver {
             (Err(_), error) => error,
         }
     }
+}
+
+/// A claim as the API server has it, with what else had to be asked for it.
+struct Object {
+    claim: Claim,
+    roots: MatchedRoots,
+}
+
+/// Where the machine has these roots.
+fn positions(roots: &Result<BTreeSet<String>, String>, machine: &[String]) -> Result<Vec<usize>, String> {
+    let roots = roots.as_ref().map_err(Clone::clone)?;
+    let positions: Vec<usize> =
+        machine.iter().enumerate().filter(|(_, name)| roots.contains(*name)).map(|(at, _)| at).collect();
+    if positions.is_empty() {
+        let names: Vec<&str> = roots.iter().map(String::as_str).collect();
+        return Err(match names.as_slice() {
+            [] => "the devices that it is matched with have no root in common".to_owned(),
+            names => format!("this machine has no {}", names.join(", ")),
+        });
+    }
+    Ok(positions)
 }
 
 fn uid(claim: &ClaimRef) -> ClaimUid {

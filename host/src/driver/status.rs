@@ -13,6 +13,8 @@ pub struct Status {
     pub allocated: CpuSet,
     /// CPUs that a new claim could have.
     pub available: CpuSet,
+    /// Online CPUs, as the driver knows them.
+    pub online: CpuSet,
     /// Never given out, never shared.
     pub reserved: CpuSet,
     /// The CPUs of all containers without a claim.
@@ -56,6 +58,7 @@ impl Driver {
         Status {
             allocated: ledger.booked(),
             available: ledger.free(),
+            online: ledger.node().online.clone(),
             reserved: ledger.node().reserved.clone(),
             shared: ledger.shared_pool(),
             claims: ledger.bookings().map(|(uid, booking)| (uid.to_string(), booking.cpus())).collect(),

@@ -1,17 +1,21 @@
 use super::decide::Decide;
-use crate::config::Config;
+use crate::config::{Config, GroupBy};
 use crate::device::{self, Device, Group, Published};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{Topology, Warning};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The kind of groups whose names are running numbers.
+const LLC: &str = GroupBy::Llc.name();
 
 /// The machine as the node publishes it: what a device's name stands for.
 pub(super) struct View {
     pub(super) groups: Vec<Group>,
     pub(super) devices: Arc<Vec<Device>>,
     pub(super) warnings: Vec<Warning>,
-    /// Of individual mode: the name of every CPU that ever had one. Names never change while running.
+    /// Where names are running numbers (single CPUs, caches): what the device of every CPU that ever had one is
+    /// called. Names never change while running.
     names: BTreeMap<u32, String>,
 }
 
@@ -35,7 +39,17 @@ impl View {
         before: Option<&Self>,
     ) -> Self {
         let mut published = publish(topology, config, &groups, strategy);
-        let names = keep_names(&mut published.devices, before);
+        let mut names = before.map(|view| view.names.clone()).unwrap_or_default();
+        let single = published.devices.iter_mut().filter(|device| device.capacity.is_none());
+        keep_names(single.map(|device| (&device.cpus, &mut device.name)), &mut names, |n| {
+            format!("cpudev{n:03}")
+        });
+        names.extend(
+            groups
+                .iter()
+                .filter(|group| group.kind == LLC)
+                .flat_map(|group| group.cpus.iter().map(|cpu| (cpu, group.device.clone()))),
+        );
         let (devices, warnings) = (Arc::new(published.devices), published.warnings);
         Self { groups, devices, warnings, names }
     }
@@ -79,23 +93,40 @@ pub(super) fn publish(
 ) -> Published {
     let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
     let offers = strategy.map(Decide::offers).unwrap_or_default();
-    device::publish(topology, &config.reserved_cpus, config.into(), groups, &publishes, offers)
+    let reserved = config.reserved_cpus.on(topology);
+    device::publish(topology, &reserved, config.into(), groups, &publishes, offers)
 }
 
-/// Gives the CPUs of individual mode the names that they had before; new ones go behind.
-fn keep_names(devices: &mut [Device], before: Option<&View>) -> BTreeMap<u32, String> {
-    let mut names = before.map(|view| view.names.clone()).unwrap_or_default();
-    for device in devices.iter_mut().filter(|device| device.capacity.is_none()) {
-        let Some(cpu) = device.cpus.first() else { continue };
-        if before.is_some() {
-            let next =
-                names.values().filter_map(|name| name.trim_start_matches(char::is_alphabetic).parse().ok());
-            let next = next.max().map_or(0, |last: u32| last + 1);
-            let name = names.entry(cpu).or_insert_with(|| format!("cpudev{next:03}"));
-            device.name.clone_from(name);
-        } else {
-            names.insert(cpu, device.name.clone());
-        }
+/// The groups of a machine that has changed, under the names that their CPUs have had before.
+pub(super) fn groups(topology: &Topology, config: &Config, before: Option<&View>) -> Vec<Group> {
+    let mut groups = device::groups(topology, config.mode, &config.reserved_cpus.on(topology));
+    if let Some(before) = before {
+        let numbered = groups.iter_mut().filter(|group| group.kind == LLC);
+        let mut names = before.names.clone();
+        keep_names(numbered.map(|group| (&group.cpus, &mut group.device)), &mut names, device::llc_name);
     }
-    names
+    groups
+}
+
+/// Gives devices the names that their CPUs had before; new ones are numbered behind them.
+fn keep_names<'a>(
+    devices: impl Iterator<Item = (&'a CpuSet, &'a mut String)>,
+    names: &mut BTreeMap<u32, String>,
+    numbered: impl Fn(usize) -> String,
+) {
+    let number = |name: &String| name.trim_start_matches(char::is_alphabetic).parse::<usize>().ok();
+    let mut next = names.values().filter_map(number).max().map(|last| last + 1);
+    let mut used = BTreeSet::new();
+    for (cpus, name) in devices {
+        // A cache may come back as two.
+        if let Some(known) = cpus.iter().find_map(|cpu| names.get(&cpu)).filter(|name| !used.contains(*name))
+        {
+            name.clone_from(known);
+        } else if let Some(next) = &mut next {
+            *name = numbered(*next);
+            *next += 1;
+        }
+        used.insert(name.clone());
+        names.extend(cpus.iter().map(|cpu| (cpu, name.clone())));
+    }
 }

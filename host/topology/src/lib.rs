@@ -36,5 +36,5 @@ pub use error::{OverlayError, ReadError};
 pub use examples::{Example, examples};
 pub use facts::{Cache, Cpu, CpuKind, NumaNode, PcieRoot, Socket, Topology, Warning};
 pub use overlay::Overlay;
-pub use read::read;
+pub use read::{online, read};
 pub use regular::read_regular;

@@ -37,9 +37,17 @@ pub fn read(root: &Path, overlay: &Overlay) -> Result<Topology, ReadError> {
     read_tree(&Tree::of_directory(root, overlay))
 }
 
+/// The online CPUs below a sysfs root, with the overlay over it: what [`read`] would find, at the price of a file.
+///
+/// # Errors
+/// As [`read`].
+pub fn online(root: &Path, overlay: &Overlay) -> Result<CpuSet, ReadError> {
+    online_of(&Tree::of_directory(root, overlay), &mut Warnings::default())
+}
+
 pub(crate) fn read_tree(tree: &Tree<'_>) -> Result<Topology, ReadError> {
     let mut draft = Draft::default();
-    let online = online(tree, &mut draft.warnings)?;
+    let online = online_of(tree, &mut draft.warnings)?;
     for id in &online {
         draft.cpus.push(cpu(tree, id, &online, &mut draft.warnings)?);
     }
@@ -51,7 +59,7 @@ pub(crate) fn read_tree(tree: &Tree<'_>) -> Result<Topology, ReadError> {
     draft.assemble(&tree.display(""))
 }
 
-fn online(tree: &Tree<'_>, warnings: &mut Warnings) -> Result<CpuSet, ReadError> {
+fn online_of(tree: &Tree<'_>, warnings: &mut Warnings) -> Result<CpuSet, ReadError> {
     if let Some(online) = tree.cpu_list(&format!("{CPU}/online"))?.filter(|online| !online.is_empty()) {
         for id in &online {
             if tree.hint(&format!("{CPU}/cpu{id}/online")) == Some(0) {

@@ -72,4 +72,15 @@ impl Api for MemoryApi {
             Ok(named.filter_map(|uid| state.claims.get(uid)).cloned().collect())
         })))
     }
+
+    /// A story has no slices of other drivers.
+    fn pcie_roots<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
+        Box::pin(ready(self.asked(|_| Ok(BTreeSet::new()))))
+    }
 }

@@ -254,7 +254,7 @@ impl Node {
             requests.unwrap_or_default().into_iter().map(|request| request.split(&self.node_name)).unzip();
         let config = config.unwrap_or_default().into_iter().map(Into::into);
         let config = config.chain(short.into_iter().flatten()).collect();
-        self.api.put(Claim { id: id.clone(), results: Some(results), config });
+        self.api.put(Claim { id: id.clone(), results: Some(results), config, pcie_root_matches: Vec::new() });
         id
     }
 
@@ -355,7 +355,7 @@ impl Parts<'_> {
         faults: &Arc<Faults>,
         strategies: &mut Loaded,
     ) -> anyhow::Result<Arc<Driver>> {
-        config.reserved_cpus.extend_from(self.reserved);
+        config.settle_reserved(&self.topology, self.reserved);
         let driver = Driver::start(DriverParts {
             topology: self.topology,
             strategies: strategies.of(&config.strategies)?,

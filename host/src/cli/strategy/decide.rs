@@ -67,7 +67,7 @@ const MOST_BYTES_OF_A_LINE: u64 = 16 << 20;
 fn check(loaded: &Loaded, options: &Map<String, Value>, machines: &Machines) -> Result<(), StrategyError> {
     let mut first = None;
     for machine in machines.some(MOST_TRIED) {
-        for by in [GroupBy::NumaNode, GroupBy::Socket, GroupBy::Machine] {
+        for by in GroupBy::ALL {
             let Machine { topology, reserved, .. } = &*machine;
             let groups = device::groups(topology, DeviceMode::Grouped(by), reserved);
             match loaded.open(topology, reserved, &groups, options) {

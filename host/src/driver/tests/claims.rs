@@ -1,8 +1,10 @@
 use super::support::{DEVICE, Home, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
-use crate::config::{DeviceMode, MinSharedCpus};
+use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::fixtures;
-use crate::driver::{AllocationResult, Claim, ClaimRef, ReleaseError};
+use crate::driver::{AllocationResult, Claim, ClaimRef, Driver, ReleaseError};
+use crate::strategy::Request;
+use dracpu_topology::PcieRoot;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -208,6 +210,71 @@ async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
         prepare(&driver, home.allocate("C", &[("cpudev006", "")])).await.unwrap().devices[0].cpus,
         cpus("6")
     );
+}
+
+#[tokio::test]
+async fn names_of_caches_outlast_hotplug() {
+    let mut home = Home::new();
+    home.config.mode = DeviceMode::Grouped(GroupBy::Llc);
+    let rows = fixtures::rows(3, 2, 1);
+    home.topology = fixtures::machine(&rows);
+    let driver = home.start();
+    let names = |driver: &Driver| -> Vec<String> {
+        driver.devices().borrow().iter().map(|device| device.name.clone()).collect()
+    };
+    assert_eq!(names(&driver), ["cpudevllc000", "cpudevllc001", "cpudevllc002"]);
+    let later: Vec<_> = rows.iter().filter(|row| row.cpu > 1).copied().collect();
+    driver.machine_changed(&fixtures::machine(&later));
+    assert_eq!(names(&driver), ["cpudevllc001", "cpudevllc002"]);
+    let claim = home.allocate("A", &[("cpudevllc002", "1")]);
+    assert_eq!(prepare(&driver, claim).await.unwrap().devices[0].cpus, cpus("4"));
+    driver.machine_changed(&home.topology);
+    assert_eq!(names(&driver), ["cpudevllc000", "cpudevllc001", "cpudevllc002"]);
+}
+
+/// What the strategy was told of PCIe roots for the request of a claim whose devices `gpu0` and `nic0` must match.
+async fn told_roots(roots: &[(&str, &[&str])], matches: &[&str]) -> Vec<usize> {
+    let mut home = Home::new();
+    for (name, list) in [("pci0000:00", "0-3"), ("pci0000:40", "4-7")] {
+        home.topology.pcie_roots.push(PcieRoot { name: name.into(), cpus: cpus(list) });
+    }
+    for (device, roots) in roots {
+        let roots = roots.iter().map(|&root| root.to_owned()).collect();
+        home.api.roots.lock().unwrap().insert((*device).to_owned(), roots);
+    }
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let script = move |requests: &[Request]| *seen.lock().unwrap() = requests[0].pcie_roots.clone();
+    *home.strategy.before.lock().unwrap() = Some(Box::new(script));
+    let driver = home.start();
+    let claim = home.allocate("A", &[(DEVICE, "2"), ("gpu0", ""), ("nic0", "")]);
+    {
+        let mut claims = home.api.claims.lock().unwrap();
+        let object = claims.get_mut("A").unwrap();
+        object.pcie_root_matches.push(matches.iter().map(|&request| request.to_owned()).collect());
+        for (result, request) in object.results.as_mut().unwrap().iter_mut().zip(["r", "gpu", "nic"]) {
+            result.request = request.into();
+            if request != "r" {
+                result.driver = "other".into();
+            }
+        }
+    }
+    prepare(&driver, claim).await.unwrap();
+    let told = told.lock().unwrap();
+    told.clone()
+}
+
+#[tokio::test]
+async fn the_strategy_is_told_the_root_that_the_claims_other_devices_are_on() {
+    let on_40: &[(&str, &[&str])] = &[("gpu0", &["pci0000:40"]), ("nic0", &["pci0000:00", "pci0000:40"])];
+    assert_eq!(told_roots(on_40, &[]).await, [1]);
+    assert_eq!(told_roots(on_40, &["r", "gpu", "nic"]).await, [1]);
+    assert_eq!(told_roots(on_40, &["r", "nic"]).await, [0, 1]);
+    // Not matched with CPUs; the device is in no slice; roots that differ or that the machine does not have.
+    assert!(told_roots(on_40, &["gpu", "nic"]).await.is_empty());
+    assert!(told_roots(&[("gpu0", &["pci0000:40"])], &[]).await.is_empty());
+    assert!(told_roots(&[("gpu0", &["pci0000:40"]), ("nic0", &["pci0000:00"])], &[]).await.is_empty());
+    assert!(told_roots(&[("gpu0", &["pci0000:80"]), ("nic0", &["pci0000:80"])], &[]).await.is_empty());
 }
 
 #[tokio::test]

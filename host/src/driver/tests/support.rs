@@ -13,7 +13,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use futures::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +30,8 @@ pub(super) struct FakeApi {
     pub(super) pods: Mutex<BTreeMap<String, Vec<String>>>,
     pub(super) down: Mutex<bool>,
     pub(super) asked: Mutex<usize>,
+    /// PCIe roots of other drivers' devices, by device.
+    pub(super) roots: Mutex<BTreeMap<String, BTreeSet<String>>>,
 }
 
 impl FakeApi {
@@ -58,6 +60,16 @@ impl Api for FakeApi {
             let names = lock(&self.pods).get(pod).cloned().ok_or(ApiError::NotFound)?;
             Ok(names.iter().filter_map(|name| lock(&self.claims).get(name).cloned()).collect())
         })
+    }
+
+    fn pcie_roots<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+        device: &'a str,
+    ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
+        self.ask(|| Ok(lock(&self.roots).get(device).cloned().unwrap_or_default()))
     }
 }
 
@@ -205,7 +217,7 @@ impl Home {
             consumed_cpus: Some((*cpus).into()).filter(|cpus: &String| !cpus.is_empty()),
         };
         let results = Some(results.iter().map(result).collect());
-        let claim = Claim { id: id.clone(), results, config: Vec::new() };
+        let claim = Claim { id: id.clone(), results, config: Vec::new(), pcie_root_matches: Vec::new() };
         lock(&self.api.claims).insert(uid.into(), claim);
         id
     }

@@ -121,8 +121,7 @@ fn usable(machine: &Machine, list: &str) -> anyhow::Result<CpuSet> {
 
 /// A group by list or by device name; every CPU that can be given out when it is left out.
 fn group(machine: &Machine, what: Option<&str>) -> anyhow::Result<Group> {
-    let modes = [GroupBy::NumaNode, GroupBy::Socket, GroupBy::Machine];
-    let mut devices = modes
+    let mut devices = GroupBy::ALL
         .into_iter()
         .flat_map(|by| device::groups(&machine.topology, DeviceMode::Grouped(by), &machine.reserved));
     match what {

@@ -1,0 +1,72 @@
+//! CPUs that go offline and come back while claims and containers live.
+
+use anyhow::{Result, ensure};
+use dracpu_tests::support::cpus::cpus;
+use dracpu_tests::support::machine::Machine;
+use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
+use dracpu_tests::support::scheduler::Ask;
+use dracpu_tests::support::wait::{SOON, poll};
+
+const DEVICE: &str = "cpudevnuma000";
+
+/// What the kernel does to sysfs when exactly these CPUs are offline.
+fn set_offline(node: &Node, machine: &Machine, offline: &str) -> Result<()> {
+    let changed = Machine { offline: cpus(offline), ..machine.clone() };
+    for cpu in &changed.offline {
+        let directory = node.path("sys/devices/system/cpu").join(format!("cpu{cpu}"));
+        for gone in ["topology", "cache"] {
+            match std::fs::remove_dir_all(directory.join(gone)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+    changed.write_sysfs(&node.path("sys"))
+}
+
+async fn capacity_is(node: &Node, expected: &str) -> Result<()> {
+    let look = || async {
+        let devices = node.devices().await?;
+        let found = &devices[DEVICE]["capacity"]["dra.cpu/cpu"]["value"];
+        ensure!(found == expected, "capacity {found}");
+        Ok(())
+    };
+    poll("the published capacity", SOON, look).await
+}
+
+async fn mask_is(node: &Node, container: &str, expected: &str) -> Result<()> {
+    let look = || async {
+        let found = node.runtime.effective_cpus(container);
+        ensure!(found == cpus(expected), "{found:?}");
+        Ok(())
+    };
+    poll("a container's CPUs", SOON, look).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_masks_and_new_claims_follow_the_online_cpus_and_claims_keep_theirs() -> Result<()> {
+    let machine = Machine::small(8, 1);
+    let node = Node::start(NodeConfig::new(machine.clone())).await?;
+    let claim = node.allocate("a", &[Ask::of("r", DEVICE, 2)]).await?;
+    let pod = node.run_pod("pinned", &[ContainerAsk::new("main", &[&claim])]).await?;
+    let plain = node.run_pod("plain", &[ContainerAsk::new("main", &[])]).await?;
+    mask_is(&node, &pod.id("main"), "0-1").await?;
+    mask_is(&node, &plain.id("main"), "2-7").await?;
+
+    set_offline(&node, &machine, "1,7")?;
+    capacity_is(&node, "6").await?;
+    mask_is(&node, &pod.id("main"), "0").await?;
+    mask_is(&node, &plain.id("main"), "2-6").await?;
+    assert_eq!(node.record_of(&claim.uid)?, cpus("0-1"));
+    let more = node.allocate("b", &[Ask::of("r", DEVICE, 4)]).await?;
+    node.prepare(&more).await?;
+    assert_eq!(node.record_of(&more.uid)?, cpus("2-5"));
+
+    set_offline(&node, &machine, "")?;
+    capacity_is(&node, "8").await?;
+    mask_is(&node, &pod.id("main"), "0-1").await?;
+    mask_is(&node, &plain.id("main"), "6-7").await?;
+    let slices = node.api.list(dracpu_tests::support::api_server::Resource::ResourceSlices);
+    assert_eq!(slices[0]["spec"]["pool"]["generation"], 3, "{slices:?}");
+    Ok(())
+}
