@@ -10,7 +10,7 @@
 {{- end -}}
 
 {{- /* Keys of the file. */ -}}
-{{- $keys := list "apiVersion" "cpuDeviceMode" "groupBy" "allocator" "strategies" "strategyOptions" "reservedCPUs" "minSharedCPUs" "cfsQuota" "hostnameOverride" "kubeconfig" "sysfsOverlay" "publishNodeAllocatableResourceMapping" "claimStatus" -}}
+{{- $keys := list "apiVersion" "cpuDeviceMode" "groupBy" "allocator" "strategies" "strategyOptions" "reservedCPUs" "reservedCPUCount" "minSharedCPUs" "cfsQuota" "hostnameOverride" "kubeconfig" "sysfsOverlay" "publishNodeAllocatableResourceMapping" "claimStatus" -}}
 {{- $elsewhere := dict "bindAddress" "healthzPort" "exposePCIeRoots" "args.exposePCIeRoots" "kubeletRootDir" "kubeletRootDir" "nriSocket" "hostPaths.nri" "cdiDir" "hostPaths.cdi" -}}
 {{- range $key := keys $driverConfig | sortAlpha -}}
 {{- if hasKey $elsewhere $key -}}

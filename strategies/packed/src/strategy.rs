@@ -4,7 +4,7 @@ use crate::layout::Layout;
 use crate::options::{Isolated, Method, Options, Plan};
 use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request, State,
-    Strategy, cpu_count, deny,
+    Strategy, cpu_count, deny, log,
 };
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
@@ -34,8 +34,15 @@ impl Strategy for Packed {
         let offer = |group: &Group| {
             let eligible = plan.isolated.eligible(&group.cpus, &machine.isolated);
             if plan.full_cores {
-                let step = machine.threads_per_core(&eligible).unwrap_or(1);
-                Offer { step, ..Offer::of(count(&machine.whole_cores(&eligible))) }
+                let step = machine.threads_per_core(&eligible);
+                if step.is_none() {
+                    log::info(&format!(
+                        "{}: its cores have different numbers of threads, so requests are not rounded to whole cores: one \
+                         that is no sum of whole cores is refused when it is prepared",
+                        group.device
+                    ));
+                }
+                Offer { step: step.unwrap_or(1), ..Offer::of(count(&machine.whole_cores(&eligible))) }
             } else {
                 Offer::of(count(&eligible))
             }
