@@ -48,8 +48,8 @@ async fn slices_masks_and_new_claims_follow_the_online_cpus_and_claims_keep_thei
     let machine = Machine::small(8, 1);
     let node = Node::start(NodeConfig::new(machine.clone())).await?;
     let claim = node.allocate("a", &[Ask::of("r", DEVICE, 2)]).await?;
-    let pod = node.run_pod("pinned", &[ContainerAsk::new("main", &[&claim])]).await?;
-    let plain = node.run_pod("plain", &[ContainerAsk::new("main", &[])]).await?;
+    let pod = node.run_pod("pinned", &[&claim], &[ContainerAsk::new("main", &[&claim])]).await?;
+    let plain = node.run_pod("plain", &[], &[ContainerAsk::new("main", &[])]).await?;
     mask_is(&node, &pod.id("main"), "0-1").await?;
     mask_is(&node, &plain.id("main"), "2-7").await?;
 

@@ -329,7 +329,7 @@ strategies:
 #[test]
 fn what_cannot_be_honoured_is_refused_with_key_and_value() {
     let long = "x".repeat(254);
-    let cases: [(&str, &[&str], &[&str]); 31] = [
+    let cases: [(&str, &[&str], &[&str]); 34] = [
         ("apiVersion: v1", &[], &["apiVersion", "`v1`", "v1alpha1"]),
         (
             "allocator: a\nallocator: b",

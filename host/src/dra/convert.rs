@@ -25,7 +25,7 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
     let results = devices.results.unwrap_or_default().into_iter().map(result).collect();
     let config =
         devices.config.unwrap_or_default().into_iter().filter_map(config).collect::<Result<_, _>>()?;
-    let constraints = object.spec.devices.and_then(|devices| devices.constraints).unwrap_or_default();
+    let constraints = object.spec.and_then(|spec| spec.devices?.constraints).unwrap_or_default();
     let on_root = constraints.into_iter().filter(|one| one.match_attribute.as_deref() == Some(PCIE_ROOT));
     let pcie_root_matches = on_root.map(|constraint| constraint.requests.unwrap_or_default()).collect();
     Ok(Claim { id, results: Some(results), config, pcie_root_matches })

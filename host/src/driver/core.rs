@@ -3,7 +3,7 @@ use super::decide::{Decide, Strategies, StrategyInfo};
 use super::view::{self, View};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
 use crate::config::{Config, DeviceMode, MinSharedCpus};
-use crate::device::{self, Device, Group, Published};
+use crate::device::{Device, Group, Published};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Ledger, Node};
 use dracpu_topology::Topology;

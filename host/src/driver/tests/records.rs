@@ -1,7 +1,7 @@
 //! What a driver makes of the files that it finds.
 
 use super::support::{DEVICE, Home, container, cpus, held, holds, prepare, reference, unprepare, update};
-use crate::config::MinSharedCpus;
+use crate::config::{MinSharedCpus, ReservedCpus};
 use crate::device::fixtures;
 
 /// As the Go driver writes it.
@@ -41,13 +41,13 @@ fn a_configuration_that_leaves_nothing_to_share_is_refused() {
         ("", MinSharedCpus::Explicit(9), "none is reserved; change reservedCPUs or minSharedCPUs"),
     ] {
         let mut home = Home::new();
-        home.config.reserved_cpus = cpus(reserved);
+        home.config.reserved_cpus = ReservedCpus::List(cpus(reserved));
         home.config.min_shared_cpus = floor;
         let refusal = home.try_start().err().unwrap().to_string();
         assert!(refusal.contains(named), "{named} in {refusal}");
     }
     let mut home = Home::new();
-    home.config.reserved_cpus = cpus("0-6");
+    home.config.reserved_cpus = ReservedCpus::List(cpus("0-6"));
     assert!(home.try_start().is_ok());
 }
 
@@ -116,7 +116,7 @@ async fn a_claim_on_cpus_reserved_since_is_stranded_but_still_pinned() {
     let driver = home.start();
     home.prepare(&driver, "A", "2").await.unwrap();
     drop(driver);
-    home.config.reserved_cpus = cpus("1");
+    home.config.reserved_cpus = ReservedCpus::List(cpus("1"));
     let driver = home.start();
     let status = driver.status();
     assert_eq!(
