@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import re
+import signal
 import time
 
 import driver
@@ -345,6 +346,109 @@ def a_crash_looping_pod_keeps_its_claim_over_a_restart_of_the_driver():
     check(mask("looper") == own, f"{mask('looper')}")
     node.inside("rm", "-rf", "/var/lib/dracpu-e2e")
     end("looper")
+
+
+# ---- a driver that does not answer in a hook -----------------------------------------------------------------------
+
+# A pod that would rather wait than run without the driver. Runtimes before NRI 0.12 do not read it.
+NEEDS_THE_DRIVER = {"required-plugins.noderesource.dev": '["dra.cpu"]'}
+
+
+def held_up(name, annotations):
+    """A pod that is about to have a second container, with a claim for one CPU, once `go` is called; and where its
+    processes started, so far."""
+    start_plain()
+    shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
+    # The kubelet waits for the first container's hook before it asks for the second; the claim is prepared by then.
+    until_told = {"postStart": {"exec": {"command": ["sh", "-c", "until [ -e /shared/go ]; do sleep 0.1; done"]}}}
+    script = "grep Cpus_allowed_list /proc/self/status >> /shared/starts; sleep infinity & wait"
+    containers = [container("first", lifecycle=until_told, **shared), container("main", [f"{name}-cpu"], ["sh", "-c", script], **shared)]
+    made = pod(name, containers, [f"{name}-cpu"], volumes=[{"name": "shared", "emptyDir": {}}])
+    made["metadata"]["annotations"] = annotations
+    apply(claim(f"{name}-cpu"), made)
+    wait("the first container runs", lambda: execute(name, "true", container="first") == "")
+
+    def go():
+        execute(name, "touch", "/shared/go", container="first")
+
+    def starts():
+        lines = execute(name, "sh", "-c", "cat /shared/starts || true", container="first").splitlines()
+        return [cpus(line.split(":")[1]) for line in lines]
+
+    return go, starts
+
+
+def is_refused(name):
+    wait_event(name, "Failed", "validator plugin", "dra.cpu", limit=20)
+
+
+def try_again(name):
+    """The kubelet tries again what has failed, in its own time; that the pod has changed is a reason to do so at once."""
+    kubectl("label", "pod", name, "-n", NAMESPACE, "--overwrite", f"again={time.monotonic()}")
+
+
+def is_alone_on_its_cpu(name):
+    """The second container is on its claim, and everybody else is not."""
+    own = driver_pinned_in(name, f"{name}-cpu", "main")
+    check(len(own) == 1, f"{own}")
+    wait(f"it runs on {sorted(own)}", lambda: mask(name, "main") == own, limit=10)
+    pool_is("plain", online() - own, limit=10)
+    check(mask(name, "first") == online() - own, f"its neighbour in the pod runs on {mask(name, 'first')}")
+    check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    return own
+
+
+def waits_for_the_driver(name, disturb):
+    """A pod that needs the driver gets no container while the driver does not answer: `disturb` is called with the
+    driver's pid while the runtime waits in the hook. Where the runtime does not read what the pod needs, it makes
+    the container, and the driver puts it right."""
+    go, starts = held_up(name, NEEDS_THE_DRIVER)
+    with node.driver_stands_still() as pid:
+        go()
+        wait("the runtime waits for the driver", lambda: node.has_a_call_to_read(pid), limit=20)
+        disturb(pid)
+        if node.checks_adjustments():
+            is_refused(name)
+            check(not starts(), f"it ran, on {starts()}")
+        else:
+            wait("it runs without the driver", starts, limit=20)
+    wait("the driver is back", lambda: driver.metric("dra_cpu_nri_connected") == 1)
+    if node.checks_adjustments():
+        try_again(name)
+    wait_ready(name)
+    own = is_alone_on_its_cpu(name)
+    check(starts() == [own if node.checks_adjustments() else online()], f"it started on {starts()}")
+    end(name, "plain")
+    all_are_free()
+
+
+@story
+def a_container_is_refused_when_the_drivers_hook_takes_too_long():
+    waits_for_the_driver("overdue", lambda pid: None)
+
+
+@story
+def a_container_is_refused_when_the_driver_dies_in_its_hook():
+    waits_for_the_driver("bereaved", lambda pid: os.kill(pid, signal.SIGKILL))
+
+
+@story
+def a_container_that_was_made_without_the_driver_is_put_on_its_claim_as_it_runs():
+    """A pod that does not say that it needs the driver: the runtime refuses at most the one container whose hook has
+    failed, and makes what the kubelet asks for while no driver is connected."""
+    go, starts = held_up("hasty", {})
+    with node.driver_stands_still():
+        go()
+        if node.checks_adjustments():
+            is_refused("hasty")
+            check(not starts(), f"it ran, on {starts()}")
+            try_again("hasty")
+        wait("it runs without the driver", starts, limit=30)
+        check(starts() == [online()], f"{starts()}")
+    is_alone_on_its_cpu("hasty")
+    check(len(starts()) == 1, f"it was started again: {starts()}")
+    end("hasty", "plain")
+    all_are_free()
 
 
 # ---- the policy -------------------------------------------------------------------------------------------------

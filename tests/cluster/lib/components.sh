@@ -27,7 +27,8 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 Y
-    # nothing reserved, nothing evicted, and what a machine without systemd or with cgroup v1 needs
+    # nothing reserved, nothing evicted, no long wait before a container that ended starts again, and what a machine
+    # without systemd or with cgroup v1 needs
     cat >"$DIR/kubelet.yaml" <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -49,6 +50,7 @@ oomScoreAdj: 0
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 volumePluginDir: /var/lib/kubelet/volume-plugins
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 featureGates: {$(sed 's/=/: /g; s/,/, /g' <<<"$GATES")}
@@ -79,6 +81,11 @@ disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapsho
 [plugins.'io.containerd.nri.v1.nri']
   plugin_path = '/var/lib/nri/plugins'
   plugin_config_path = '/var/lib/nri/conf.d'
+T
+    # Pods may name plugins without which their containers are refused; the older runtime knows no such thing.
+    [ "$RUNTIME" = containerd-2.1 ] || cat >>"$DIR/containerd.toml" <<T
+  [plugins.'io.containerd.nri.v1.nri'.default_validator]
+    enable = true
 T
     mkdir -p "$DIR/cni"
     cat >"$DIR/cni/10-dracpu-test.conflist" <<C
