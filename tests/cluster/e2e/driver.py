@@ -9,20 +9,28 @@ from kube import Failure, check, claim_of, cpus, execute, get, kubectl, run, wai
 RELEASE = "dracpu"
 NAMESPACE = "dracpu-system"
 LABELS = f"app.kubernetes.io/instance={RELEASE}"
+HELM = os.environ.get("HELM", "helm")
 CHART = os.path.join(os.path.dirname(__file__), "../../../charts/dra-driver-cpu")
 
 
 def helm(*arguments, values=None):
     """Runs helm with these values on top of the chart's defaults."""
-    repository, _, tag = os.environ["IMAGE"].rpartition(":")
-    base = {
-        "image": {"repository": repository, "tag": tag, "pullPolicy": os.environ.get("PULL_POLICY", "Never")},
-        "fullnameOverride": "dracpu",
-    }
+    base = {"image": image(), "fullnameOverride": "dracpu"}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({**base, **(values or {})}, file)
         file.flush()
-        return run(os.environ.get("HELM", "helm"), *arguments, RELEASE, CHART, "-f", file.name, "--namespace", NAMESPACE)
+        return run(HELM, *arguments, RELEASE, CHART, "-f", file.name, "--namespace", NAMESPACE)
+
+
+def image():
+    repository, _, tag = os.environ["IMAGE"].rpartition(":")
+    return {"repository": repository, "tag": tag, "pullPolicy": os.environ.get("PULL_POLICY", "Never")}
+
+
+def take_over(reuse="--reset-then-reuse-values", **more):
+    """Upgrades the release to this chart and its image, and changes nothing else that its user has set."""
+    values = [f"image.{key}={value}" for key, value in image().items()]
+    return run(HELM, "upgrade", RELEASE, CHART, reuse, "--set-string", ",".join(values), "--namespace", NAMESPACE, **more)
 
 
 def install(values=None):
@@ -47,7 +55,7 @@ def desired():
 
 
 def uninstall():
-    run(os.environ.get("HELM", "helm"), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=60s")
+    run(HELM, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=60s")
     wait("the driver's pods are gone", lambda: not pods())
 
 

@@ -56,8 +56,8 @@ def last_words():
 def clean_up():
     """A failed story must not spoil the next."""
     try:
+        driver.install()  # first: without a driver no pod with a claim ends
         kubectl("delete", "pods,resourceclaims,resourceclaimtemplates", "--all", "-n", NAMESPACE, "--grace-period=1", "--timeout=60s")
-        driver.install()
     except Exception as failure:
         print(f"    cannot clean up: {failure}", flush=True)
 

@@ -12,6 +12,7 @@ import signal
 import time
 
 import driver
+import go_driver
 import node
 from kube import (
     CLASS, NAMESPACE, TOOLS, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, events, execute, exists,
@@ -656,25 +657,41 @@ def an_uninstall_leaves_pods_as_they_are_and_a_new_install_takes_them_over():
 
 
 @story
-def claims_that_the_go_driver_prepared_are_taken_over():
+def a_release_of_the_go_driver_is_upgraded_in_place_with_its_claims_and_values():
     start_plain()
     own = start_pinned("adopted")
-    uid = claim_of("adopted", "adopted-cpu")["metadata"]["uid"]
+    uid, container_id = claim_of("adopted", "adopted-cpu")["metadata"]["uid"], node.container_id("adopted", NAMESPACE)
+    slices = driver.slices()
     driver.uninstall()
-    # As the Go driver leaves it: no record, CDI 0.8.0.
-    value = ",".join(map(str, sorted(own)))
-    edits = {"env": [f"DRA_CPUSET_{uid}={value}"]}
-    spec = {"cdiVersion": "0.8.0", "kind": "dra.k8s.io/cpu", "devices": [{"name": f"claim-{uid}", "containerEdits": edits}], "containerEdits": {}}
-    node.write(f"/var/run/cdi/dra.k8s.io-cpu_claim-{uid}.json", json.dumps(spec))
-    driver.install()
+    go_driver.prepared(uid, own)
+    go_driver.published(slices)
+    go_driver.install({"fullnameOverride": "dracpu", "args": {"logLevel": 5}, "podLabels": {"team": "nodes"}})
+    before = get("daemonset", "dracpu", driver.NAMESPACE)["metadata"]["uid"]
+
+    said = driver.take_over("--reuse-values", fails=True)
+    check("--reset-then-reuse-values" in said, f"the way that works is not named: {said}")
+    driver.take_over()
+    driver.wait_rolled_out()
+    daemon_set = get("daemonset", "dracpu", driver.NAMESPACE)
+    check(daemon_set["metadata"]["uid"] == before, "the same DaemonSet")
+    template = daemon_set["spec"]["template"]
+    check("--v=5" in template["spec"]["containers"][0]["args"] and template["metadata"]["labels"].get("team") == "nodes", f"its values: {template}")
     check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
+    check(node.container_id("adopted", NAMESPACE) == container_id and mask("adopted") == own, f"not as it was: {mask('adopted')}")
     pool_is("plain", online() - own)
+    wait("the slices are those of one driver", lambda: len(driver.slices()) == len(slices))
+    # As many CPUs as there are beside the claim's.
+    apply(claim("rival-cpu", len(online()) - 1), pod("rival", claims=["rival-cpu"]))
+    wait_event("rival", "this would leave 0 CPUs")
+    end("rival")
+
     node.kill_container("adopted")
     wait("a restart", lambda: get("pod", "adopted")["status"]["containerStatuses"][0]["restartCount"] >= 1, limit=90)
     wait_ready("adopted", limit=90)
     check(mask("adopted") == own, f"{mask('adopted')}")
     end("adopted", "plain")
     all_are_free()
+    driver.install()
 
 
 @story
