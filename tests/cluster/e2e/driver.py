@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 
 from kube import Failure, check, claim_of, cpus, execute, get, kubectl, run, wait
@@ -101,6 +102,11 @@ def metric(name):
     if not lines:
         raise Failure(f"no metric {name}")
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def sums(prefix, suffix):
+    """The series of all metrics with such names, as they stand there."""
+    return sorted(line for line in http("/metrics").splitlines() if re.match(rf"{prefix}\w+{suffix}\b", line))
 
 
 def pinned(pod_name, claim_name):

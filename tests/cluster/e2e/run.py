@@ -7,7 +7,7 @@ Environment: KUBECONFIG      the cluster
              STRATEGY        the component file of examples/highest-first; STRATEGY_IMAGE: an image that holds it
              HELM, KUBECTL   the programs                                       (helm, kubectl)
              CLUSTER_DIR     the directory of cluster.sh, for stories that stop parts of the node
-             SOAK            how long nothing may happen, in seconds            (20)
+             SOAK            how long nothing may happen, in seconds            (30)
 """
 
 import os
