@@ -1,11 +1,12 @@
-"""The driver as its users install it: through the chart, and asked through kubectl."""
+"""The driver as its users install it: through the chart, and asked through the API server."""
 
 import json
 import os
 import re
 import tempfile
 
-from kube import Failure, check, claim_of, cpus, execute, get, kubectl, run, wait
+import api
+from kube import Failure, check, claim_of, cpus, execute, get, is_ready, run, wait
 
 RELEASE = "dracpu"
 NAMESPACE = "dracpu-system"
@@ -30,14 +31,25 @@ def image():
 
 def take_over(reuse="--reset-then-reuse-values", **more):
     """Upgrades the release to this chart and its image, and changes nothing else that its user has set."""
+    global installed
+    installed = None
     values = [f"image.{key}={value}" for key, value in image().items()]
     return run(HELM, "upgrade", RELEASE, CHART, reuse, "--set-string", ",".join(values), "--namespace", NAMESPACE, **more)
 
 
+# The values of the release as it is, where they are known.
+installed = None
+
+
 def install(values=None):
-    """Installs the release, or upgrades it to these values; returns when all its pods are ready."""
+    """Installs the release, or upgrades it to these values, unless it has them; returns when all its pods are ready."""
+    global installed
+    if installed == (values or {}):
+        return
+    installed = None
     helm("upgrade", "--install", "--create-namespace", values=values)
     wait_rolled_out()
+    installed = values or {}
 
 
 def template(values):
@@ -46,16 +58,22 @@ def template(values):
 
 
 def wait_rolled_out():
-    kubectl("rollout", "status", "daemonset/dracpu", "-n", NAMESPACE, "--timeout=90s")
-    wait("no old pod of the driver", lambda: len(pods()) == desired())
-    wait("the slices are those of the new driver", slices)
+    """Returns when every pod of the driver is one of the newest template, and ready."""
+    wait("the driver's pods are rolled out", rolled_out, limit=90)
+    wait("the slices are published", slices)
 
 
-def desired():
-    return get("daemonset", "dracpu", NAMESPACE)["status"]["desiredNumberScheduled"]
+def rolled_out():
+    daemon_set, there = get("daemonset", "dracpu", NAMESPACE), pods()
+    status = daemon_set["status"]
+    wanted = status["desiredNumberScheduled"]
+    of_now = status.get("observedGeneration") == daemon_set["metadata"]["generation"] and wanted == status.get("updatedNumberScheduled")
+    return of_now and len(there) == wanted and all(is_ready(one) for one in there)
 
 
 def uninstall():
+    global installed
+    installed = None
     run(HELM, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=60s")
     wait("the driver's pods are gone", lambda: not pods())
 
@@ -73,11 +91,12 @@ def pod():
 
 def dracpu(*arguments):
     """What a verb of the driver prints, run in its pod."""
-    return kubectl("exec", "-n", NAMESPACE, pod(), "--", "/dracpu", *arguments)
+    return execute(pod(), "/dracpu", *arguments, namespace=NAMESPACE)
 
 
 def logs(**more):
-    return kubectl("logs", "-n", NAMESPACE, pod(), *[f"--{key.replace('_', '-')}={value}" for key, value in more.items()])
+    """The log of the driver's pod; `tailLines`: how many of the last lines."""
+    return api.send("GET", api.path("pod", pod(), NAMESPACE, "log"), **more)
 
 
 def slices():
@@ -93,7 +112,7 @@ def http(path):
     """An answer of the driver's HTTP port: it listens on the node's own addresses."""
     found = next(one for one in pods() if not one["metadata"].get("deletionTimestamp"))
     port = found["spec"]["containers"][0]["ports"][0]["containerPort"]
-    return kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{found['metadata']['name']}:{port}/proxy{path}")
+    return api.send("GET", api.path("pod", f"{found['metadata']['name']}:{port}", NAMESPACE, "proxy") + path)
 
 
 def metric(name):

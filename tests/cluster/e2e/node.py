@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import api
 from kube import check, cpus, get, run, wait
 
 NAME = os.environ.get("NODE", "dracpu-node")
@@ -143,6 +144,8 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 def audited(user):
     with open(os.path.join(DIRECTORY, "log/audit.log")) as file:
         for line in file:
+            if f'"{user}"' not in line:
+                continue
             try:
                 entry = json.loads(line)
             except ValueError:
@@ -173,8 +176,7 @@ def writes(user):
 
 def bare_kubeconfig():
     """A kubeconfig that names the API server, and nobody to be."""
-    config = json.loads(run(os.environ.get("KUBECTL", "kubectl"), "config", "view", "--raw", "-o", "json", "--kubeconfig", os.environ["KUBECONFIG"]))
-    config["users"] = [{"name": user["name"], "user": {}} for user in config["users"]]
+    config = {**api.server().config, "users": [{"name": user["name"], "user": {}} for user in api.server().config["users"]]}
     path = os.path.join(DIRECTORY, "bare.kubeconfig")
     with open(path, "w") as file:
         json.dump(config, file)

@@ -11,18 +11,26 @@ import re
 import signal
 import time
 
+import api
 import driver
 import go_driver
 import node
 from kube import (
-    CLASS, NAMESPACE, TOOLS, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, events, execute, exists,
-    get, kubectl, mask, pod, ready, request, stays, template, wait, wait_event, wait_ready,
+    CLASS, NAMESPACE, TOOLS, Failure, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, execute, exists, get,
+    kubectl, mask, patch, pod, ready, start_deleting, stays, template, wait, wait_event, wait_gone, wait_ready,
 )
 
 STORIES = []
 
 
 def story(function):
+    """A story on the release with the chart's defaults."""
+    function.values = {}
+    return story_with_values(function)
+
+
+def story_with_values(function):
+    """One that brings the release's values itself."""
     STORIES.append(function)
     return function
 
@@ -36,6 +44,7 @@ def pool_is(pod_name, expected, limit=30.0):
 
 
 def start_plain(name="plain"):
+    """A pod without a claim. The one with the usual name stays for the next story."""
     apply(pod(name, [container()]))
     wait_ready(name)
 
@@ -49,9 +58,18 @@ def start_pinned(name, claim_name=None, **more):
 
 
 def end(*names, claims=True):
-    delete("pod", *names)
-    if claims:
-        delete("resourceclaim", *[f"{name}-cpu" for name in names])
+    """Deletes pods with their claims."""
+    claims = [f"{name}-cpu" for name in names] if claims else []
+    start_deleting("pod", *names)
+    start_deleting("resourceclaim", *claims)
+    wait_gone("pod", *names)
+    wait_gone("resourceclaim", *claims)
+
+
+def try_again(name):
+    """The kubelet tries again what has failed, in its own time, which can be a minute and a half; a change of the pod is a
+    reason to do so at once."""
+    patch("pod", name, {"metadata": {"labels": {"again": str(time.monotonic())}}})
 
 
 def all_are_free():
@@ -86,7 +104,10 @@ def the_driver_runs_without_capabilities_and_with_the_default_filter():
     status = node.driver_status()
     for key, value in [("CapEff", 0), ("CapBnd", 0), ("NoNewPrivs", 1), ("Seccomp", 2)]:
         check(int(status[key], 16) == value, f"{key} is {status[key]}")
-    said = kubectl("exec", "-n", driver.NAMESPACE, driver.pod(), "--", "/dracpu", "gatherinfo", "--output-dir=/", fails=True)
+    try:
+        said = driver.dracpu("gatherinfo", "--output-dir=/")
+    except Failure as failure:
+        said = str(failure)
     check("ead-only file system" in said, f"the root can be written to: {said}")
 
 
@@ -106,7 +127,6 @@ def a_claimed_cpu_is_the_containers_alone():
     check(mask("later") == online() - own, f"{mask('later')}")
     end("pinned", "later")
     grows_back("plain")
-    end("plain")
 
 
 def grows_back(name):
@@ -220,15 +240,15 @@ def two_claims_never_share_a_cpu():
     names = [f"many-{number}" for number in range(len(online()))]
     for name in names:
         apply(claim(f"{name}-cpu"), pod(name, claims=[f"{name}-cpu"]))
-    for name in names[:-1]:
-        wait(f"all but one run", lambda: sum(ready(one) for one in names) == len(names) - 1)
+    wait("all but one run", lambda: sum(ready(one) for one in names) == len(names) - 1)
     running = [name for name in names if ready(name)]
     held = [driver.pinned(name, f"{name}-cpu") for name in running]
     check(len(set.union(*held)) == sum(map(len, held)), f"{held}")
     late = next(name for name in names if name not in running)
     wait_event(late, "FailedPrepareDynamicResources")
     end(running[0])
-    wait_ready(late, limit=120)
+    try_again(late)
+    wait_ready(late)
     end(*names)
 
 
@@ -239,8 +259,8 @@ def a_resize_by_the_kubelet_leaves_the_mask():
     wait_ready("resized")
     own = driver.pinned("resized", "resized-cpu")
     resources = {"requests": {"cpu": "200m"}, "limits": {"cpu": "700m"}}
-    patch = json.dumps({"spec": {"containers": [{"name": "main", "resources": resources}]}})
-    kubectl("patch", "pod", "resized", "-n", NAMESPACE, "--subresource=resize", "-p", patch)
+    change = json.dumps({"spec": {"containers": [{"name": "main", "resources": resources}]}})
+    kubectl("patch", "pod", "resized", "-n", NAMESPACE, "--subresource=resize", "-p", change)
     shown = lambda: get("pod", "resized")["status"]["containerStatuses"][0].get("resources", {}).get("limits", {}).get("cpu")
     wait("the resize has happened", lambda: shown() == "700m")
     check(mask("resized") == own, f"{mask('resized')}, not {own}")
@@ -281,7 +301,7 @@ def survives(disturb):
     end("steady")
     other = start_pinned("after")
     check(mask("after") == other, f"{mask('after')}")
-    end("after", "plain")
+    end("after")
 
 
 @story
@@ -383,11 +403,6 @@ def is_refused(name):
     wait_event(name, "Failed", "validator plugin", "dra.cpu", limit=20)
 
 
-def try_again(name):
-    """The kubelet tries again what has failed, in its own time; that the pod has changed is a reason to do so at once."""
-    kubectl("label", "pod", name, "-n", NAMESPACE, "--overwrite", f"again={time.monotonic()}")
-
-
 def is_alone_on_its_cpu(name):
     """The second container is on its claim, and everybody else is not."""
     own = driver_pinned_in(name, f"{name}-cpu", "main")
@@ -419,7 +434,7 @@ def waits_for_the_driver(name, disturb):
     wait_ready(name)
     own = is_alone_on_its_cpu(name)
     check(starts() == [own if node.checks_adjustments() else online()], f"it started on {starts()}")
-    end(name, "plain")
+    end(name)
     all_are_free()
 
 
@@ -448,7 +463,7 @@ def a_container_that_was_made_without_the_driver_is_put_on_its_claim_as_it_runs(
         check(starts() == [online()], f"{starts()}")
     is_alone_on_its_cpu("hasty")
     check(len(starts()) == 1, f"it was started again: {starts()}")
-    end("hasty", "plain")
+    end("hasty")
     all_are_free()
 
 
@@ -456,12 +471,9 @@ def a_container_that_was_made_without_the_driver_is_put_on_its_claim_as_it_runs(
 
 
 def with_values(values, look):
-    """The release with other values, and back."""
+    """The release with other values; the next story that wants the usual ones installs them."""
     driver.install(values)
-    try:
-        look()
-    finally:
-        driver.install()
+    look()
 
 
 @story
@@ -477,6 +489,7 @@ def the_strategy_is_swapped_by_helm_upgrade_while_pods_run():
         check(mask("during") == during, "new ones are pinned")
 
     with_values({"driverConfig": {"allocator": "llc-first"}}, look)
+    driver.install()
     check(mask("during") == driver.pinned("during", "during-cpu"), "and keep them over the way back")
     end("during")
 
@@ -493,7 +506,7 @@ def highest_is_chosen():
     end("high")
 
 
-@story
+@story_with_values
 def a_strategy_comes_from_a_config_map():
     data = {"highest-first.wasm": base64.b64encode(highest_first()).decode()}
     apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strategies"}, "binaryData": data}, namespace=driver.NAMESPACE)
@@ -502,14 +515,14 @@ def a_strategy_comes_from_a_config_map():
     delete("configmap", "strategies", namespace=driver.NAMESPACE)
 
 
-@story
+@story_with_values
 def a_strategy_comes_from_an_image_volume():
     image = {"reference": os.environ["STRATEGY_IMAGE"], "path": "highest-first.wasm", "pullPolicy": "Never"}
     source = {"name": "highest-first", "image": image}
     with_values({"driverConfig": {"allocator": "highest-first"}, "strategies": [source]}, highest_is_chosen)
 
 
-@story
+@story_with_values
 def an_outside_scheduler_chooses_and_the_driver_checks():
     def look():
         device = next(name for name, one in driver.devices().items() if "dra.cpu/cpuIDs" in one["attributes"])
@@ -543,27 +556,26 @@ def allocate(name, device, chosen, count):
         "allocation": {"devices": {"results": [result], "config": [config]}, "nodeSelector": selector},
         "reservedFor": [{"resource": "pods", "name": name, "uid": uid}],
     }
-    kubectl("patch", "resourceclaim", f"{name}-cpu", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    patch("resourceclaim", f"{name}-cpu", {"status": status}, under="status")
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": node.NAME}}
-    kubectl("create", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding", "-f", "-", stdin=json.dumps(binding))
+    api.ask("POST", api.path("pod", name, NAMESPACE, "binding"), binding)
 
 
 # ---- configuration ----------------------------------------------------------------------------------------------
 
 
-@story
+@story_with_values
 def reserved_cpus_are_nobodys():
     def look():
         rest = online() - {0}
         check(sum(int(one["capacity"]["dra.cpu/cpu"]["value"]) for one in driver.devices().values()) == len(rest), "capacity")
         start_plain()
         pool_is("plain", rest)
-        end("plain")
 
     with_values({"driverConfig": {"reservedCPUs": "0"}}, look)
 
 
-@story
+@story_with_values
 def an_overlay_shows_a_larger_machine():
     count = 200
     files = {path: f"0-{count - 1}" for path in ("/sys/devices/system/node/node0/cpulist", "/sys/devices/system/cpu/online")}
@@ -581,21 +593,20 @@ def an_overlay_shows_a_larger_machine():
     }
 
     def look():
+        wait("one slice again", lambda: len(driver.slices()) == 1)
         device = driver.devices()["cpudevmachine"]
         check(device["capacity"]["dra.cpu/cpu"]["value"] == str(count), f"{device}")
         check(device["attributes"]["dra.cpu/smtEnabled"]["bool"] is True, f"{device}")
-
-    with_values(values, look)
 
     def look_at_each():
         wait("a device for each CPU, over two slices", lambda: len(driver.devices()) == count and len(driver.slices()) == 2)
 
     with_values({**values, "driverConfig": {"sysfsOverlay": "/overlay/overlay.yaml", "cpuDeviceMode": "individual"}}, look_at_each)
-    wait("one slice again", lambda: len(driver.slices()) == 1)
+    with_values(values, look)
     delete("configmap", "overlay", namespace=driver.NAMESPACE)
 
 
-@story
+@story_with_values
 def individual_mode_publishes_each_cpu():
     def look():
         check(len(driver.devices()) == len(online()), f"{list(driver.devices())}")
@@ -610,7 +621,7 @@ def individual_mode_publishes_each_cpu():
     with_values({"driverConfig": {"cpuDeviceMode": "individual"}}, look)
 
 
-@story
+@story_with_values
 def claimed_cpus_count_against_the_nodes_cpu():
     def look():
         own = start_pinned("counted")
@@ -652,7 +663,7 @@ def an_uninstall_leaves_pods_as_they_are_and_a_new_install_takes_them_over():
     check(mask("survivor") == own, f"{mask('survivor')}")
     pool_is("plain", online() - own)
     check(driver.metric("dra_cpu_allocated_cpus") == 1, "the claim is recorded")
-    end("survivor", "plain")
+    end("survivor")
     all_are_free()
 
 
@@ -689,7 +700,7 @@ def a_release_of_the_go_driver_is_upgraded_in_place_with_its_claims_and_values()
     wait("a restart", lambda: get("pod", "adopted")["status"]["containerStatuses"][0]["restartCount"] >= 1, limit=90)
     wait_ready("adopted", limit=90)
     check(mask("adopted") == own, f"{mask('adopted')}")
-    end("adopted", "plain")
+    end("adopted")
     all_are_free()
     driver.install()
 
@@ -709,7 +720,7 @@ def records_that_somebody_deleted_are_written_again_once_the_api_server_confirms
     if not node.bears_pushes():
         start_plain("next")
     pool_is("plain", online() - own)
-    end("bereft", "plain", "next")
+    end("bereft", "next")
     all_are_free()
 
 
@@ -746,5 +757,5 @@ def nothing_happens_when_nothing_changes():
         check(after == before[what], f"{what} in {seconds} s: {before[what]}, then {after}")
     # Masks that are set outside of hooks have log lines.
     check(mask("quiet") == own and mask("plain") == mask("both", "two") == online() - own, "masks are as they were")
-    end("quiet", "plain")
+    end("quiet")
     delete("pod", "both")
