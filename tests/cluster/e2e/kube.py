@@ -152,7 +152,8 @@ def pod(name, containers=None, claims=(), templates=(), **spec):
     named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
     named += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
     containers = containers or [container(claims=[*claims, *templates])]
-    spec = {"terminationGracePeriodSeconds": 1, "containers": containers, "resourceClaims": named, **spec}
+    short = {"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
+    spec = {**short, "containers": containers, "resourceClaims": named, **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"story": name}}, "spec": spec}
 
 
