@@ -174,9 +174,29 @@ def is_ready(pod):
 def wait_ready(*names, limit=60.0):
     for name in names:
         try:
+            if not within(10, lambda: ready(name)) and any(LATE in text for text in events(name)):
+                try_again(name)
             wait(f"pod {name} is ready", lambda: ready(name), limit)
         except Failure as failure:
             raise Failure(f"{failure}; events: {events(name)}") from None
+
+
+# On a busy machine the API server's node authorizer hears of a pod later than the kubelet does.
+LATE = "no relationship found between node"
+
+
+def within(seconds, look):
+    """Whether it is so before the time is over."""
+    try:
+        return bool(wait("it is so", look, seconds))
+    except Failure:
+        return False
+
+
+def try_again(name):
+    """The kubelet tries again what has failed, in its own time, which can be a minute and a half; a change of the pod is a
+    reason to do so at once."""
+    patch("pod", name, {"metadata": {"labels": {"again": str(time.monotonic())}}})
 
 
 def execute(pod, *command, container=None, namespace=NAMESPACE):

@@ -1,5 +1,6 @@
 """The stories: what the README claims, on a real kubelet, scheduler, API server and container runtime. Each is a
-function whose name says what must hold; they run in the order of this file and leave the cluster as they found it.
+function whose name says what must hold; they run in the order of this file. They leave no claims, and nothing but the
+release and a plain pod.
 
 The node has two CPUs or more. What a story says of "the other CPUs" is true on any machine.
 """
@@ -17,7 +18,7 @@ import go_driver
 import node
 from kube import (
     CLASS, NAMESPACE, TOOLS, Failure, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, execute, exists, get,
-    kubectl, mask, patch, pod, ready, start_deleting, stays, template, wait, wait_event, wait_gone, wait_ready,
+    kubectl, mask, patch, pod, ready, start_deleting, stays, template, try_again, wait, wait_event, wait_gone, wait_ready,
 )
 
 STORIES = []
@@ -64,12 +65,6 @@ def end(*names, claims=True):
     start_deleting("resourceclaim", *claims)
     wait_gone("pod", *names)
     wait_gone("resourceclaim", *claims)
-
-
-def try_again(name):
-    """The kubelet tries again what has failed, in its own time, which can be a minute and a half; a change of the pod is a
-    reason to do so at once."""
-    patch("pod", name, {"metadata": {"labels": {"again": str(time.monotonic())}}})
 
 
 def all_are_free():
