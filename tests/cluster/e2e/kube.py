@@ -174,7 +174,7 @@ def is_ready(pod):
 def wait_ready(*names, limit=60.0):
     for name in names:
         try:
-            if not within(10, lambda: ready(name)) and any(LATE in text for text in events(name)):
+            if not within(5, lambda: ready(name)) and any(LATE in text for text in events(name)):
                 try_again(name)
             wait(f"pod {name} is ready", lambda: ready(name), limit)
         except Failure as failure:
