@@ -67,7 +67,7 @@ up() {
     wait_for 600 kube-apiserver is_ready kube-apiserver
     for c in kube-controller-manager kube-scheduler kubelet; do start_component "$c"; done
     wait_for 600 "the node to be ready" node_ready
-    wait_for 300 "the default service account" kubectl get serviceaccount default
+    wait_for 300 "the default service account" api /api/v1/namespaces/default/serviceaccounts/default
     kubectl label node "$NODE" node-role.kubernetes.io/worker= --overwrite >/dev/null
     trap - EXIT
     say "up in $(since "$begin") s: Kubernetes $KUBE_VERSION, containerd $(runtime_version "$RUNTIME")"

@@ -1,9 +1,11 @@
 """The cluster's one node, which is this machine: its processes, its components, its audit log."""
 
+import contextlib
 import json
 import os
 import signal
 
+import api
 from kube import check, cpus, get, run, wait
 
 NAME = os.environ.get("NODE", "dracpu-node")
@@ -20,6 +22,11 @@ def bears_pushes():
     """Whether the runtime's NRI is 0.12.1 or newer: containerd 2.4 has it, 2.1 does not."""
     version = get("node", NAME, None)["status"]["nodeInfo"]["containerRuntimeVersion"]
     return tuple(map(int, version.split("://")[1].split(".")[:2])) >= (2, 4)
+
+
+def checks_adjustments():
+    """Whether the runtime has a container's adjustment checked (NRI 0.12), and so refuses what nobody can check."""
+    return bears_pushes()
 
 
 # ---- components ------------------------------------------------------------------------------------------------
@@ -101,6 +108,28 @@ def kill_driver():
     wait("another container of the driver", lambda: container_id(driver.pod(), driver.NAMESPACE) != before)
 
 
+@contextlib.contextmanager
+def driver_stands_still():
+    """The driver's process gets no time meanwhile; its pid. Afterwards it goes on, unless it was killed."""
+    pid = driver_process()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def has_a_call_to_read(pid):
+    """Whether the runtime has sent the driver something that is not read yet."""
+    for line in inside("ss", "-xpnH").splitlines():
+        _, state, unread, _, path, *_ = line.split()
+        # The kubelet's sockets are the driver's own and have paths; the one to the runtime has none at this end.
+        if f"pid={pid}," in line and state == "ESTAB" and path == "*" and int(unread) > 0:
+            return True
+    return False
+
+
 def driver_status():
     """`/proc/PID/status` of the driver, by key."""
     with open(f"/proc/{driver_process()}/status") as file:
@@ -115,6 +144,8 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 def audited(user):
     with open(os.path.join(DIRECTORY, "log/audit.log")) as file:
         for line in file:
+            if f'"{user}"' not in line:
+                continue
             try:
                 entry = json.loads(line)
             except ValueError:
@@ -145,8 +176,7 @@ def writes(user):
 
 def bare_kubeconfig():
     """A kubeconfig that names the API server, and nobody to be."""
-    config = json.loads(run(os.environ.get("KUBECTL", "kubectl"), "config", "view", "--raw", "-o", "json", "--kubeconfig", os.environ["KUBECONFIG"]))
-    config["users"] = [{"name": user["name"], "user": {}} for user in config["users"]]
+    config = {**api.server().config, "users": [{"name": user["name"], "user": {}} for user in api.server().config["users"]]}
     path = os.path.join(DIRECTORY, "bare.kubeconfig")
     with open(path, "w") as file:
         json.dump(config, file)

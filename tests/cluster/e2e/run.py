@@ -7,7 +7,7 @@ Environment: KUBECONFIG      the cluster
              STRATEGY        the component file of examples/highest-first; STRATEGY_IMAGE: an image that holds it
              HELM, KUBECTL   the programs                                       (helm, kubectl)
              CLUSTER_DIR     the directory of cluster.sh, for stories that stop parts of the node
-             SOAK            how long nothing may happen, in seconds            (20)
+             SOAK            how long nothing may happen, in seconds            (30)
 """
 
 import os
@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import driver
 import stories
-from kube import NAMESPACE, Failure, apply, kubectl
+from kube import NAMESPACE, Failure, apply, delete, get
 
 
 def main(names):
@@ -28,11 +28,12 @@ def main(names):
     if unknown:
         sys.exit(f"no such story: {', '.join(sorted(unknown))}; there are\n" + "\n".join(one.__name__ for one in stories.STORIES))
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, namespace=None)
-    driver.install()
     failed = []
     for story in chosen:
         begun = time.monotonic()
         try:
+            if hasattr(story, "values"):
+                driver.install(story.values)
             story()
             outcome = "ok"
         except Exception as failure:
@@ -48,7 +49,7 @@ def main(names):
 
 def last_words():
     try:
-        return driver.logs(tail=15)
+        return driver.logs(tailLines=15)
     except Exception as failure:
         return f"none: {failure}"
 
@@ -56,8 +57,9 @@ def last_words():
 def clean_up():
     """A failed story must not spoil the next."""
     try:
-        kubectl("delete", "pods,resourceclaims,resourceclaimtemplates", "--all", "-n", NAMESPACE, "--grace-period=1", "--timeout=60s")
-        driver.install()
+        driver.install()  # first: without a driver no pod with a claim ends
+        for kind in ("pods", "resourceclaims", "resourceclaimtemplates"):
+            delete(kind, *[one["metadata"]["name"] for one in get(kind)])
     except Exception as failure:
         print(f"    cannot clean up: {failure}", flush=True)
 
