@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 
-from kube import Failure, check, claim_of, cpus, execute, get, kubectl, run, wait
+from kube import NODE, PATIENCE, Failure, check, claim_of, cpus, execute, get, kubectl, run, wait
 
 RELEASE = "dracpu"
 NAMESPACE = "dracpu-system"
@@ -18,6 +18,7 @@ def helm(*arguments, values=None):
     base = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": os.environ.get("PULL_POLICY", "Never")},
         "fullnameOverride": "dracpu",
+        "nodeSelector": {"kubernetes.io/hostname": NODE},
     }
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({**base, **(values or {})}, file)
@@ -37,7 +38,7 @@ def template(values):
 
 
 def wait_rolled_out():
-    kubectl("rollout", "status", "daemonset/dracpu", "-n", NAMESPACE, "--timeout=90s")
+    kubectl("rollout", "status", "daemonset/dracpu", "-n", NAMESPACE, f"--timeout={90 * PATIENCE:.0f}s", timeout=100 * PATIENCE)
     wait("no old pod of the driver", lambda: len(pods()) == desired())
     wait("the slices are those of the new driver", slices)
 

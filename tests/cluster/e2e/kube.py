@@ -8,6 +8,9 @@ import time
 NAMESPACE = "dracpu-e2e"
 TOOLS = os.environ.get("TOOLS_IMAGE", "localhost/dracpu-test/tools:1")
 CLASS = "dra.cpu"
+# The node that the stories are told on, and how many times slower than a real one it is.
+NODE = os.environ.get("NODE", "dracpu-node")
+PATIENCE = float(os.environ.get("PATIENCE", "1"))
 
 
 class Failure(Exception):
@@ -61,6 +64,7 @@ def delete(kind, *names, namespace=NAMESPACE, grace=1):
 
 def wait(what, look, limit=60.0, every=0.1):
     """Looks until there is something true to see; that."""
+    limit *= PATIENCE
     end, last = time.monotonic() + limit, None
     while True:
         try:
@@ -129,7 +133,8 @@ def pod(name, containers=None, claims=(), templates=(), **spec):
     named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
     named += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
     containers = containers or [container(claims=[*claims, *templates])]
-    spec = {"terminationGracePeriodSeconds": 1, "containers": containers, "resourceClaims": named, **spec}
+    here = {"kubernetes.io/hostname": NODE}
+    spec = {"terminationGracePeriodSeconds": 1, "nodeSelector": here, "containers": containers, "resourceClaims": named, **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"story": name}}, "spec": spec}
 
 
