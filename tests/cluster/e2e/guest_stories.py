@@ -52,23 +52,6 @@ def a_device_is_a_numa_node():
 
 
 @story
-def the_scheduler_finds_the_node_that_has_enough_cpus():
-    def look():
-        names = {one["spec"]["nodeName"] for one in driver.slices()}
-        check(len(names) == 2 and node.NAME in names, f"slices of {names}")
-        check(names == {one["spec"]["pool"]["name"] for one in driver.slices()}, "each node has its own pool")
-        apply(claim("roaming-cpu", 4), pod("roaming", claims=["roaming-cpu"], nodeSelector=None))
-        wait_ready("roaming")
-        check(get("pod", "roaming")["spec"]["nodeName"] == node.NAME, "it is on the larger node")
-        check(mask("roaming") in (numa(0), numa(1)), f"{mask('roaming')}")
-        end("roaming")
-
-    with_values({"nodeSelector": {}}, look)
-    driver.install()
-    wait("the slices of the other node are gone", lambda: {one["spec"]["nodeName"] for one in driver.slices()} == {node.NAME})
-
-
-@story
 def four_cpus_are_a_whole_numa_node_and_the_neighbour_has_the_rest():
     both = [container("main", ["whole-cpu"]), container("aside")]
     apply(claim("whole-cpu", 4), pod("whole", both, ["whole-cpu"]))
@@ -163,12 +146,6 @@ def claims_outlive_the_drivers_death():
 
 @story
 def grouped_by_socket_or_machine_a_claim_reaches_further():
-    def look_at_sockets():
-        check(sorted(offered(name) for name in driver.devices()) == [4, 4], f"{driver.devices()}")
-        own = start_claiming("socket", 4)
-        check(own in (numa(0), numa(1)), f"{own} is no socket")
-        end("socket")
-
     def look_at_the_machine():
         check([offered(name) for name in driver.devices()] == [8], f"{driver.devices()}")
         own = start_claiming("machine", 6)
@@ -176,9 +153,12 @@ def grouped_by_socket_or_machine_a_claim_reaches_further():
         check(all(core_of(cpu) <= own for cpu in own), f"{own}: half a core")
         end("machine")
 
-    with_values({"driverConfig": {"groupBy": "socket"}}, look_at_sockets)
+    driver.install({"driverConfig": {"groupBy": "socket"}})
+    check([offered(name) for name in driver.devices()] == [4, 4], f"{driver.devices()}")
+    own = start_claiming("socket", 4)
+    check(own in (numa(0), numa(1)), f"{own} is no socket")
+    end("socket")
     with_values({"driverConfig": {"groupBy": "machine", "allocator": "packed"}}, look_at_the_machine)
-    driver.install()
 
 
 @story
@@ -198,7 +178,6 @@ def claimed_cpus_are_taken_off_what_the_scheduler_gives_others():
         end("greedy", "modest", claims=False)
 
     with_values({"driverConfig": {"publishNodeAllocatableResourceMapping": True}}, look)
-    driver.install()
 
 
 @story
@@ -214,7 +193,6 @@ def reserved_cpus_of_both_numa_nodes_are_nobodys():
         end("unreserved", "plain")
 
     with_values({"driverConfig": {"reservedCPUs": ",".join(map(str, sorted(reserved)))}}, look)
-    driver.install()
 
 
 @story
@@ -239,6 +217,21 @@ def a_cpu_goes_offline_and_comes_back_and_the_driver_lives():
     check(node.container_id(driver.pod(), driver.NAMESPACE) == before, "the driver was restarted")
     end("steady", "plain", "meanwhile")
     all_are_free()
+
+
+@story
+def the_scheduler_finds_the_node_that_has_enough_cpus():
+    def look():
+        names = {one["spec"]["nodeName"] for one in driver.slices()}
+        check(len(names) == 2 and node.NAME in names, f"slices of {names}")
+        check(names == {one["spec"]["pool"]["name"] for one in driver.slices()}, "each node has its own pool")
+        apply(claim("roaming-cpu", 4), pod("roaming", claims=["roaming-cpu"], nodeSelector=None))
+        wait_ready("roaming")
+        check(get("pod", "roaming")["spec"]["nodeName"] == node.NAME, "it is on the larger node")
+        check(mask("roaming") in (numa(0), numa(1)), f"{mask('roaming')}")
+        end("roaming")
+
+    with_values({"nodeSelector": {}}, look)
 
 
 RETOLD = [

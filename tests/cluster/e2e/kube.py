@@ -76,7 +76,7 @@ def wait(what, look, limit=60.0, every=0.1):
             last = failure
         if time.monotonic() > end:
             raise Failure(f"not within {limit:.0f} s: {what} (last: {last})")
-        time.sleep(every)
+        time.sleep(every * PATIENCE)
 
 
 def stays(what, look, duration=2.0, every=0.2):
