@@ -7,7 +7,7 @@ import driver
 import node
 import stories
 from kube import (
-    CLASS, apply, cgroup_mask, check, claim, container, cpus, delete, get, mask, pod, ready, request, stays, wait,
+    apply, cgroup_mask, check, claim, container, cpus, delete, get, mask, pod, ready, request, stays, wait,
     wait_event, wait_ready,
 )
 from stories import all_are_free, end, online, pool_is, start_plain, story, with_values

@@ -59,7 +59,8 @@ def apply(*objects, namespace=NAMESPACE):
 
 
 def delete(kind, *names, namespace=NAMESPACE, grace=1):
-    kubectl("delete", kind, *names, "-n", namespace, f"--grace-period={grace}", "--ignore-not-found", "--timeout=60s")
+    seconds = 60 * PATIENCE
+    kubectl("delete", kind, *names, "-n", namespace, f"--grace-period={grace}", "--ignore-not-found", f"--timeout={seconds:.0f}s", timeout=2 * seconds)
 
 
 def wait(what, look, limit=60.0, every=0.1):

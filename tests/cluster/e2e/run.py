@@ -22,7 +22,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import driver
-from kube import NAMESPACE, Failure, apply, kubectl
+from kube import NAMESPACE, PATIENCE, Failure, apply, kubectl
 
 
 def main(names):
@@ -60,7 +60,7 @@ def last_words():
 def clean_up():
     """A failed story must not spoil the next."""
     try:
-        kubectl("delete", "pods,resourceclaims,resourceclaimtemplates", "--all", "-n", NAMESPACE, "--grace-period=1", "--timeout=60s")
+        kubectl("delete", "pods,resourceclaims,resourceclaimtemplates", "--all", "-n", NAMESPACE, "--grace-period=1", f"--timeout={60 * PATIENCE:.0f}s", timeout=120 * PATIENCE)
         driver.install()
     except Exception as failure:
         print(f"    cannot clean up: {failure}", flush=True)
