@@ -6,7 +6,7 @@ import re
 import tempfile
 
 import api
-from kube import Failure, check, claim_of, cpus, execute, get, is_ready, run, wait
+from kube import NODE, Failure, check, claim_of, cpus, execute, get, is_ready, run, wait
 
 RELEASE = "dracpu"
 NAMESPACE = "dracpu-system"
@@ -17,7 +17,7 @@ CHART = os.path.join(os.path.dirname(__file__), "../../../charts/dra-driver-cpu"
 
 def helm(*arguments, values=None):
     """Runs helm with these values on top of the chart's defaults."""
-    base = {"image": image(), "fullnameOverride": "dracpu"}
+    base = {"image": image(), "fullnameOverride": "dracpu", "nodeSelector": {"kubernetes.io/hostname": NODE}}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({**base, **(values or {})}, file)
         file.flush()

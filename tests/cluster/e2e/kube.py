@@ -11,6 +11,9 @@ from api import Failure
 NAMESPACE = "dracpu-e2e"
 TOOLS = os.environ.get("TOOLS_IMAGE", "localhost/dracpu-test/tools:1")
 CLASS = "dra.cpu"
+# The node that the stories are told on, and how many times slower than a real one it is.
+NODE = os.environ.get("NODE", "dracpu-node")
+PATIENCE = float(os.environ.get("PATIENCE", "1"))
 
 
 def check(true, words):
@@ -80,6 +83,7 @@ def wait_gone(kind, *names, namespace=NAMESPACE):
 
 def wait(what, look, limit=60.0, every=0.1):
     """Looks until there is something true to see; that."""
+    limit *= PATIENCE
     end, last = time.monotonic() + limit, None
     while True:
         try:
@@ -91,7 +95,7 @@ def wait(what, look, limit=60.0, every=0.1):
             last = failure
         if time.monotonic() > end:
             raise Failure(f"not within {limit:.0f} s: {what} (last: {last})")
-        time.sleep(every)
+        time.sleep(every * PATIENCE)
 
 
 def stays(what, look, duration=2.0, every=0.2):
@@ -152,7 +156,8 @@ def pod(name, containers=None, claims=(), templates=(), **spec):
     named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
     named += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
     containers = containers or [container(claims=[*claims, *templates])]
-    short = {"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
+    here = {"kubernetes.io/hostname": NODE}
+    short = {"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False, "nodeSelector": here}
     spec = {**short, "containers": containers, "resourceClaims": named, **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"story": name}}, "spec": spec}
 

@@ -1,21 +1,19 @@
-"""The cluster's one node, which is this machine: its processes, its components, its audit log."""
+"""The node that the stories are told on, which is this machine or its guest: its processes, its components, its audit
+log."""
 
 import contextlib
 import json
 import os
-import signal
 
 import api
-from kube import check, cpus, get, run, wait
+from kube import NODE as NAME, check, cpus, get, run, wait
 
-NAME = os.environ.get("NODE", "dracpu-node")
 CLUSTER = os.environ.get("CLUSTER", os.path.join(os.path.dirname(__file__), "../cluster.sh"))
 DIRECTORY = os.environ.get("CLUSTER_DIR", "/tmp/dracpu-cluster")
 
 
 def online():
-    with open("/sys/devices/system/cpu/online") as file:
-        return cpus(file.read())
+    return cpus(inside("cat", "/sys/devices/system/cpu/online"))
 
 
 def bears_pushes():
@@ -49,8 +47,8 @@ def start(component):
 
 
 def inside(*command, stdin=None):
-    """Runs a command where the node's /run and /var are."""
-    return run(CLUSTER, "inside", *command, stdin=stdin)
+    """Runs a command on the node, where its /run and /var are."""
+    return run(CLUSTER, "guest" if NAME == "dracpu-guest" else "inside", *command, stdin=stdin)
 
 
 def write(path, text):
@@ -63,15 +61,8 @@ def write(path, text):
 
 def processes(container_id):
     """The processes of a container, found by its control group."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cgroup") as file:
-                if container_id in file.read():
-                    found.append(int(pid))
-        except OSError:
-            continue
-    return found
+    found = inside("sh", "-c", f"grep -l {container_id} /proc/[0-9]*/cgroup 2>/dev/null || true")
+    return [int(path.split("/")[2]) for path in found.split()]
 
 
 def container_id(pod, namespace):
@@ -83,28 +74,28 @@ def kill_container(pod, namespace="dracpu-e2e"):
     """Kills all processes of a pod's first container."""
     pids = processes(container_id(pod, namespace))
     check(pids, f"no process of {pod}")
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    inside("sh", "-c", f"kill -9 {' '.join(map(str, pids))} 2>/dev/null || true")
 
 
 def driver_process():
     import driver
 
     pids = processes(container_id(driver.pod(), driver.NAMESPACE))
-    named = [pid for pid in pids if open(f"/proc/{pid}/comm").read().strip() == "dracpu"]
+    named = [pid for pid in pids if inside("cat", f"/proc/{pid}/comm").strip() == "dracpu"]
     check(len(named) == 1, f"processes of the driver: {named}")
     return named[0]
+
+
+def send(pid, signal):
+    """Sends a process of the node a signal; one that is gone needs none."""
+    inside("sh", "-c", f"kill -{signal} {pid} 2>/dev/null || true")
 
 
 def kill_driver():
     import driver
 
     before = container_id(driver.pod(), driver.NAMESPACE)
-    os.kill(driver_process(), signal.SIGKILL)
-
+    send(driver_process(), "KILL")
     wait("another container of the driver", lambda: container_id(driver.pod(), driver.NAMESPACE) != before)
 
 
@@ -112,12 +103,11 @@ def kill_driver():
 def driver_stands_still():
     """The driver's process gets no time meanwhile; its pid. Afterwards it goes on, unless it was killed."""
     pid = driver_process()
-    os.kill(pid, signal.SIGSTOP)
+    send(pid, "STOP")
     try:
         yield pid
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        send(pid, "CONT")
 
 
 def has_a_call_to_read(pid):
@@ -132,8 +122,8 @@ def has_a_call_to_read(pid):
 
 def driver_status():
     """`/proc/PID/status` of the driver, by key."""
-    with open(f"/proc/{driver_process()}/status") as file:
-        return dict(line.strip().split(":\t", 1) for line in file if ":\t" in line)
+    lines = inside("cat", f"/proc/{driver_process()}/status").splitlines()
+    return dict(line.strip().split(":\t", 1) for line in lines if ":\t" in line)
 
 
 # ---- who asked the API server what ------------------------------------------------------------------------------

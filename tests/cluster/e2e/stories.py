@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import re
-import signal
 import time
 
 import api
@@ -447,7 +446,7 @@ def a_container_is_refused_when_the_drivers_hook_takes_too_long():
 
 @story
 def a_container_is_refused_when_the_driver_dies_in_its_hook():
-    waits_for_the_driver("bereaved", lambda pid: os.kill(pid, signal.SIGKILL))
+    waits_for_the_driver("bereaved", lambda pid: node.send(pid, "KILL"))
 
 
 @story

@@ -6,12 +6,11 @@ GATES=${GATES:-DRANodeAllocatableResources=true,DRAListTypeAttributes=true}
 
 is_component() { [[ " $COMPONENTS " == *" $1 "* ]]; }
 
-kube() { # name arguments...: a program of kubelab, inside
-    local name=$1
-    shift
-    start_process "$name" nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- \
-        "$DIR/parts/kubelab-$KUBE_VERSION/$name" "$@"
+start_inside() { # name command...
+    start_process "$1" nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- "${@:2}"
 }
+
+kube() { start_inside "$1" "$DIR/parts/kubelab-$KUBE_VERSION/$1" "${@:2}"; } # name arguments...: a program of kubelab
 
 kubectl() { "$PARTS/kubelab-$KUBE_VERSION/kubectl" --kubeconfig="$DIR/kubeconfig" "$@"; }
 ctr() {
@@ -131,8 +130,7 @@ start_component() {
         containerd)
             # what a killed one left behind would look ready
             alive containerd || rm -f "$DIR"/host/run/{containerd/containerd,nri/nri}.sock
-            start_process containerd nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- \
-                "$DIR/parts/containerd-$(runtime_version "$RUNTIME")/containerd" -c "$DIR/containerd.toml"
+            start_inside containerd "$DIR/parts/containerd-$(runtime_version "$RUNTIME")/containerd" -c "$DIR/containerd.toml"
             ;;
         kubelet)
             kube kubelet --kubeconfig="$DIR/kubelet.kubeconfig" --config="$DIR/kubelet.yaml" --hostname-override="$NODE" \
@@ -167,4 +165,4 @@ is_ready() {
 
 start_and_wait() { start_component "$1" && wait_for 600 "$1" is_ready "$1"; }
 
-node_ready() { api "/api/v1/nodes/$NODE" | grep -q '"type":"Ready","status":"True"'; }
+node_ready() { api "/api/v1/nodes/${1:-$NODE}" | grep -q '"type":"Ready","status":"True"'; }
