@@ -43,7 +43,7 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) CARGO_TA
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test chart-test e2e cluster cluster-down lint audit bench
+.PHONY: help setup demo build image test chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -88,9 +88,17 @@ lint: setup $(DENY) ## formatting, clippy, docs, dependency rules
 audit: $(DENY) ## known vulnerabilities in dependencies (fetches the advisory database)
 	$(DENY) --workspace check advisories
 
-# The image's name on the node, and the component that stories load.
-e2e: IMAGE := localhost/dracpu:e2e
-e2e: image ## the stories of tests/cluster/e2e on real Kubernetes nodes, one for each runtime (as root)
+# The image's name on the node. The soak is one story, on one runtime, that takes longer than in e2e.
+e2e e2e-guest soak: IMAGE := localhost/dracpu:e2e
+e2e-guest: export GUEST := 1
+e2e-guest: export RUNTIMES ?= containerd-2.4
+soak: STORIES := nothing_happens_when_nothing_changes
+soak: export SOAK := 300
+soak: export RUNTIMES := containerd-2.4
+e2e: ## the stories of tests/cluster/e2e on real Kubernetes nodes, one for each runtime (as root; STORIES=name tells one)
+e2e-guest: ## the stories that need more CPUs, on an emulated node with eight and two NUMA nodes (as root, slow)
+soak: ## five minutes on a real node in which nothing changes and the driver must do nothing (as root; SOAK=seconds)
+e2e e2e-guest soak: image
 	$(CARGO) build --workspace --bins --tests
 	tools="$$(DRACPU_CACHE=$(CACHE) python3 tests/tools/get_helm.py)"; \
 	CACHE=$(CACHE) IMAGE=$(IMAGE) ARCHIVE=$(TARGET_DIR)/dracpu-$(ARCH).tar HELM=$$tools/helm KUBECTL=$$tools/kubectl \

@@ -10,18 +10,20 @@
 #   cluster.sh import ARCHIVE...     OCI image archives into the node's containerd
 #   cluster.sh kubectl|ctr ARGUMENTS
 #   cluster.sh inside COMMAND        in the node's network and mount namespaces
+#   cluster.sh join                  a second node joins: a QEMU guest with 8 CPUs and 2 NUMA nodes
+#   cluster.sh guest COMMAND         in that guest
 #   cluster.sh build                 only build what is not cached
 #
 # Environment: CLUSTER_DIR   everything is under it            (/tmp/dracpu-cluster)
 #              RUNTIME       containerd-2.4 or containerd-2.1  (containerd-2.4)
-#              IMAGES        archives for `up` to import       (none)
+#              IMAGES        archives for `up` and `join` to import  (none)
 #              LOGS          where `down` leaves the logs      (nowhere)
 #              CACHE         where built parts are kept        (~/.cache/dracpu)
 set -euo pipefail
 DIR=$(realpath -m "${CLUSTER_DIR:-/tmp/dracpu-cluster}")
 asked=${RUNTIME:-}
 . "$(dirname "$(realpath "$0")")/versions.sh"
-for lib in process space pki components; do . "$CLUSTER_SRC/lib/$lib.sh"; done
+for lib in process space pki components guest; do . "$CLUSTER_SRC/lib/$lib.sh"; done
 # A cluster that is up knows its runtime.
 if alive holder && [ -e "$DIR/runtime" ]; then RUNTIME=$(<"$DIR/runtime"); fi
 
@@ -67,7 +69,7 @@ up() {
     wait_for 600 kube-apiserver is_ready kube-apiserver
     for c in kube-controller-manager kube-scheduler kubelet; do start_component "$c"; done
     wait_for 600 "the node to be ready" node_ready
-    wait_for 300 "the default service account" kubectl get serviceaccount default
+    wait_for 300 "the default service account" api /api/v1/namespaces/default/serviceaccounts/default
     kubectl label node "$NODE" node-role.kubernetes.io/worker= --overwrite >/dev/null
     trap - EXIT
     say "up in $(since "$begin") s: Kubernetes $KUBE_VERSION, containerd $(runtime_version "$RUNTIME")"
@@ -86,7 +88,7 @@ down() {
         for id in $(ctr tasks ls -q || true); do ctr tasks delete --force "$id" || break; done >/dev/null 2>&1
         end_process containerd TERM 5
     fi
-    for id in kube-scheduler kube-controller-manager kube-apiserver etcd holder; do end_process $id KILL; done
+    for id in guest kube-scheduler kube-controller-manager kube-apiserver etcd holder; do end_process $id KILL; done
     if [ -n "${LOGS:-}" ] && [ -d "$DIR/log" ]; then mkdir -p "$LOGS" && cp "$DIR"/log/* "$LOGS"; fi
     remove_space
     check
@@ -110,7 +112,7 @@ status() {
 
 verb=${1:-} what=${2:-}
 case $verb in
-    up | down | status | check | build) [ $# -eq 1 ] || usage; "$verb" ;;
+    up | down | status | check | build | join) [ $# -eq 1 ] || usage; "$verb" ;;
     start | stop | kill | restart)
         need_root
         is_component "$what" || die "$verb: one of $COMPONENTS"
@@ -122,6 +124,6 @@ case $verb in
             restart) end_process "$what" TERM 60 && start_and_wait "$what" ;;
         esac
         ;;
-    import | kubectl | ctr | inside) shift; "$verb" "$@" ;;
+    import | kubectl | ctr | inside | guest) shift; "$verb" "$@" ;;
     *) usage ;;
 esac

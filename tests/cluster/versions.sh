@@ -6,6 +6,9 @@ CONTAINERD_24_VERSION=2.4.2
 CONTAINERD_21_VERSION=2.1.9
 RUNC_VERSION=1.5.3
 CNI_VERSION=1.9.1
+# what a guest's kernel loads, in this order, where it is not built in
+GUEST_MODULES="virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net
+overlay llc stp bridge veth"
 
 CACHE=${CACHE:-$HOME/.cache/dracpu}
 PARTS=$CACHE/cluster

@@ -4,10 +4,12 @@
 //! threads. -1 stands for "none".
 
 use super::Failure;
+use crate::config::ConfigFlags;
 use anyhow::Context as _;
 use dracpu_topology::{Overlay, Topology, machine, read_regular};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -18,6 +20,10 @@ use std::process::ExitCode;
 
 /// The process name of a driver, this one's and the Go driver's.
 const PROCESS_NAME: &str = "dracpu";
+
+/// What is said of the running driver's effective configuration: what tools read of the Go driver's.
+const EFFECTIVE_KEYS: [&str; 5] =
+    ["cpuDeviceMode", "groupBy", "reservedCPUs", "sysfsOverlay", "publishNodeAllocatableResourceMapping"];
 
 /// The most that is copied of a driver's configuration file.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
@@ -66,11 +72,18 @@ fn gather(args: &Args) -> anyhow::Result<String> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    tool_version: &'static str,
+    tool_version: ToolVersion,
     layout_version: &'static str,
     cpu_details: CpuDetails,
     #[serde(skip_serializing_if = "Option::is_none")]
     driver_config: Option<DriverConfig>,
+}
+
+#[derive(Debug, Serialize)]
+struct ToolVersion {
+    version: &'static str,
+    #[serde(rename = "vcsRevision", skip_serializing_if = "Option::is_none")]
+    commit: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,11 +142,17 @@ struct DriverConfig {
     /// The file's text, or why it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<String>,
+    /// File and flags together, by [`EFFECTIVE_KEYS`]; empty when they are no valid configuration here.
+    #[serde(flatten)]
+    effective: Map<String, Value>,
 }
 
 fn document(topology: &Topology, driver_config: Option<DriverConfig>) -> anyhow::Result<String> {
     let document = Document {
-        tool_version: env!("CARGO_PKG_VERSION"),
+        tool_version: ToolVersion {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("DRACPU_COMMIT"),
+        },
         layout_version: "v1",
         cpu_details: CpuDetails { topology: counts(topology), cpus: cpus(topology) },
         driver_config,
@@ -200,20 +219,31 @@ fn driver_config(proc: &Path, pid: u32) -> Option<DriverConfig> {
         .split(|byte| *byte == 0)
         .map(|argument| OsStr::from_bytes(argument).to_owned())
         .collect();
-    let config_file = super::daemon_flags(arguments.clone())?.config;
-    let config = config_file.as_ref().map(|file| {
-        // As the process sees it: it may live in a container.
-        let file = match file.strip_prefix("/") {
-            Ok(file) => process.join("root").join(file),
-            Err(_) => process.join("cwd").join(file),
-        };
-        match read_regular(&file, MAX_CONFIG_BYTES) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) => format!("cannot be read: {error}"),
-        }
+    let mut flags = super::daemon_flags(arguments.clone())?;
+    let config_file = flags.config.take();
+    // As the process sees it: it may live in a container.
+    flags.config = config_file.as_ref().map(|file| match file.strip_prefix("/") {
+        Ok(file) => process.join("root").join(file),
+        Err(_) => process.join("cwd").join(file),
+    });
+    let text = flags.config.as_ref().map(|file| read_regular(file, MAX_CONFIG_BYTES));
+    // Of flags that are unknown here, or a file that cannot be read, nothing is claimed.
+    let known = super::parse(arguments.clone()).is_ok() && !matches!(text, Some(Err(_)));
+    let effective = if known { effective(&flags) } else { Map::new() };
+    let config = text.map(|text| match text {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => format!("cannot be read: {error}"),
     });
     let command_line = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    Some(DriverConfig { pid, command_line, config_file, config })
+    Some(DriverConfig { pid, command_line, config_file, config, effective })
+}
+
+/// The values of [`EFFECTIVE_KEYS`] that are set.
+fn effective(flags: &ConfigFlags) -> Map<String, Value> {
+    let Ok(config) = flags.load() else { return Map::new() };
+    let described = config.describe();
+    let value = |key: &str| described.get(key).filter(|value| !value.is_null()).cloned();
+    EFFECTIVE_KEYS.into_iter().filter_map(|key| Some((key.to_owned(), value(key)?))).collect()
 }
 
 #[cfg(test)]
@@ -229,7 +259,7 @@ mod tests {
     fn document_is_a_machine_again() {
         let topology = two_socket();
         let text = document(&topology, None).unwrap();
-        assert!(text.starts_with("---\ntoolVersion: "), "{text}");
+        assert!(text.starts_with("---\ntoolVersion:\n  version: "), "{text}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.yaml");
         std::fs::write(&path, text).unwrap();
@@ -287,14 +317,18 @@ mod tests {
         let found = running_driver(dir.path()).unwrap();
         assert_eq!((found.pid, found.command_line.len()), (4_000_000, 3));
         assert_eq!(found.config.as_deref(), Some("allocator: packed\n"));
+        assert_eq!(found.effective["cpuDeviceMode"], "grouped");
+        assert_eq!(found.effective["groupBy"], "numanode");
 
         let dir = proc("dracpu", "/dracpu\0run\0--config\0/etc/missing.yaml\0");
         let found = running_driver(dir.path()).unwrap();
         assert!(found.config.unwrap().starts_with("cannot be read: "));
+        assert!(found.effective.is_empty());
 
         // A newer driver's flags may be unknown here.
         let dir = proc("dracpu", "/dracpu\0--from-the-future\0");
-        assert_eq!(running_driver(dir.path()).unwrap().config_file, None);
+        let found = running_driver(dir.path()).unwrap();
+        assert!(found.config_file.is_none() && found.effective.is_empty());
     }
 
     #[test]

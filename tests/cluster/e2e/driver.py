@@ -1,34 +1,55 @@
-"""The driver as its users install it: through the chart, and asked through kubectl."""
+"""The driver as its users install it: through the chart, and asked through the API server."""
 
 import json
 import os
+import re
 import tempfile
 
-from kube import Failure, check, claim_of, cpus, execute, get, kubectl, run, wait
+import api
+from kube import NODE, Failure, check, claim_of, cpus, execute, get, is_ready, run, wait
 
 RELEASE = "dracpu"
 NAMESPACE = "dracpu-system"
 LABELS = f"app.kubernetes.io/instance={RELEASE}"
+HELM = os.environ.get("HELM", "helm")
 CHART = os.path.join(os.path.dirname(__file__), "../../../charts/dra-driver-cpu")
 
 
 def helm(*arguments, values=None):
     """Runs helm with these values on top of the chart's defaults."""
-    repository, _, tag = os.environ["IMAGE"].rpartition(":")
-    base = {
-        "image": {"repository": repository, "tag": tag, "pullPolicy": os.environ.get("PULL_POLICY", "Never")},
-        "fullnameOverride": "dracpu",
-    }
+    base = {"image": image(), "fullnameOverride": "dracpu", "nodeSelector": {"kubernetes.io/hostname": NODE}}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({**base, **(values or {})}, file)
         file.flush()
-        return run(os.environ.get("HELM", "helm"), *arguments, RELEASE, CHART, "-f", file.name, "--namespace", NAMESPACE)
+        return run(HELM, *arguments, RELEASE, CHART, "-f", file.name, "--namespace", NAMESPACE)
+
+
+def image():
+    repository, _, tag = os.environ["IMAGE"].rpartition(":")
+    return {"repository": repository, "tag": tag, "pullPolicy": os.environ.get("PULL_POLICY", "Never")}
+
+
+def take_over(reuse="--reset-then-reuse-values", **more):
+    """Upgrades the release to this chart and its image, and changes nothing else that its user has set."""
+    global installed
+    installed = None
+    values = [f"image.{key}={value}" for key, value in image().items()]
+    return run(HELM, "upgrade", RELEASE, CHART, reuse, "--set-string", ",".join(values), "--namespace", NAMESPACE, **more)
+
+
+# The values of the release as it is, where they are known.
+installed = None
 
 
 def install(values=None):
-    """Installs the release, or upgrades it to these values; returns when all its pods are ready."""
+    """Installs the release, or upgrades it to these values, unless it has them; returns when all its pods are ready."""
+    global installed
+    if installed == (values or {}):
+        return
+    installed = None
     helm("upgrade", "--install", "--create-namespace", values=values)
     wait_rolled_out()
+    installed = values or {}
 
 
 def template(values):
@@ -37,17 +58,23 @@ def template(values):
 
 
 def wait_rolled_out():
-    kubectl("rollout", "status", "daemonset/dracpu", "-n", NAMESPACE, "--timeout=90s")
-    wait("no old pod of the driver", lambda: len(pods()) == desired())
-    wait("the slices are those of the new driver", slices)
+    """Returns when every pod of the driver is one of the newest template, and ready."""
+    wait("the driver's pods are rolled out", rolled_out, limit=90)
+    wait("the slices are published", slices)
 
 
-def desired():
-    return get("daemonset", "dracpu", NAMESPACE)["status"]["desiredNumberScheduled"]
+def rolled_out():
+    daemon_set, there = get("daemonset", "dracpu", NAMESPACE), pods()
+    status = daemon_set["status"]
+    wanted = status["desiredNumberScheduled"]
+    of_now = status.get("observedGeneration") == daemon_set["metadata"]["generation"] and wanted == status.get("updatedNumberScheduled")
+    return of_now and len(there) == wanted and all(is_ready(one) for one in there)
 
 
 def uninstall():
-    run(os.environ.get("HELM", "helm"), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=60s")
+    global installed
+    installed = None
+    run(HELM, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout=60s")
     wait("the driver's pods are gone", lambda: not pods())
 
 
@@ -64,11 +91,12 @@ def pod():
 
 def dracpu(*arguments):
     """What a verb of the driver prints, run in its pod."""
-    return kubectl("exec", "-n", NAMESPACE, pod(), "--", "/dracpu", *arguments)
+    return execute(pod(), "/dracpu", *arguments, namespace=NAMESPACE)
 
 
 def logs(**more):
-    return kubectl("logs", "-n", NAMESPACE, pod(), *[f"--{key.replace('_', '-')}={value}" for key, value in more.items()])
+    """The log of the driver's pod; `tailLines`: how many of the last lines."""
+    return api.send("GET", api.path("pod", pod(), NAMESPACE, "log"), **more)
 
 
 def slices():
@@ -84,7 +112,7 @@ def http(path):
     """An answer of the driver's HTTP port: it listens on the node's own addresses."""
     found = next(one for one in pods() if not one["metadata"].get("deletionTimestamp"))
     port = found["spec"]["containers"][0]["ports"][0]["containerPort"]
-    return kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{found['metadata']['name']}:{port}/proxy{path}")
+    return api.send("GET", api.path("pod", f"{found['metadata']['name']}:{port}", NAMESPACE, "proxy") + path)
 
 
 def metric(name):
@@ -93,6 +121,11 @@ def metric(name):
     if not lines:
         raise Failure(f"no metric {name}")
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def sums(prefix, suffix):
+    """The series of all metrics with such names, as they stand there."""
+    return sorted(line for line in http("/metrics").splitlines() if re.match(rf"{prefix}\w+{suffix}\b", line))
 
 
 def pinned(pod_name, claim_name):

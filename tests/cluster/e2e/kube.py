@@ -1,17 +1,19 @@
-"""What a story needs of a cluster: kubectl, waiting for the event itself, and what a container sees of its CPUs."""
+"""What a story needs of a cluster: its objects, waiting for the event itself, and what a container sees of its CPUs."""
 
 import json
 import os
 import subprocess
 import time
 
+import api
+from api import Failure
+
 NAMESPACE = "dracpu-e2e"
 TOOLS = os.environ.get("TOOLS_IMAGE", "localhost/dracpu-test/tools:1")
 CLASS = "dra.cpu"
-
-
-class Failure(Exception):
-    """What should have been so, and what was."""
+# The node that the stories are told on, and how many times slower than a real one it is.
+NODE = os.environ.get("NODE", "dracpu-node")
+PATIENCE = float(os.environ.get("PATIENCE", "1"))
 
 
 def check(true, words):
@@ -34,33 +36,54 @@ def kubectl(*arguments, **more):
     return run(os.environ.get("KUBECTL", "kubectl"), *arguments, **more)
 
 
-def get(kind, name=None, namespace=NAMESPACE, labels=None):
+def get(kind, name=None, namespace=NAMESPACE, labels=None, fields=None):
     """An object, or the list of them."""
-    arguments = ["get", kind, "-o", "json"]
-    arguments += [name] if name else []
-    arguments += ["-n", namespace] if namespace else []
-    arguments += ["-l", labels] if labels else []
-    answer = json.loads(kubectl(*arguments))
-    return answer if name else answer["items"]
+    selectors = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+    answer = api.ask("GET", api.path(kind, name, namespace), **selectors)
+    return answer if name else [{**one, "apiVersion": answer["apiVersion"]} for one in answer["items"]]
 
 
 def exists(kind, name, namespace=NAMESPACE):
-    arguments = ["get", kind, name, "--ignore-not-found", "-o", "name"] + (["-n", namespace] if namespace else [])
-    return kubectl(*arguments).strip() != ""
+    try:
+        return bool(get(kind, name, namespace))
+    except api.Absent:
+        return False
 
 
 def apply(*objects, namespace=NAMESPACE):
     """Applies objects, written as they stand in a manifest."""
-    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-    kubectl("apply", *(["-n", namespace] if namespace else []), "-f", "-", stdin=items)
+    for one in objects:
+        where = api.path(one["kind"], one["metadata"]["name"], namespace)
+        api.ask("PATCH", where, one, kind="application/apply-patch+yaml", fieldManager="stories", force="true")
+
+
+def patch(kind, name, change, namespace=NAMESPACE, under=""):
+    """Merges a change into an object, or into what is under it (`status`, `resize`)."""
+    api.ask("PATCH", api.path(kind, name, namespace, under), change, kind="application/merge-patch+json")
 
 
 def delete(kind, *names, namespace=NAMESPACE, grace=1):
-    kubectl("delete", kind, *names, "-n", namespace, f"--grace-period={grace}", "--ignore-not-found", "--timeout=60s")
+    """Deletes objects, where they exist; returns when they are gone."""
+    start_deleting(kind, *names, namespace=namespace, grace=grace)
+    wait_gone(kind, *names, namespace=namespace)
+
+
+def start_deleting(kind, *names, namespace=NAMESPACE, grace=1):
+    for name in names:
+        try:
+            api.ask("DELETE", api.path(kind, name, namespace), {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace})
+        except api.Absent:
+            continue
+
+
+def wait_gone(kind, *names, namespace=NAMESPACE):
+    for name in names:
+        wait(f"{kind} {name} is gone", lambda: not exists(kind, name, namespace))
 
 
 def wait(what, look, limit=60.0, every=0.1):
     """Looks until there is something true to see; that."""
+    limit *= PATIENCE
     end, last = time.monotonic() + limit, None
     while True:
         try:
@@ -72,7 +95,7 @@ def wait(what, look, limit=60.0, every=0.1):
             last = failure
         if time.monotonic() > end:
             raise Failure(f"not within {limit:.0f} s: {what} (last: {last})")
-        time.sleep(every)
+        time.sleep(every * PATIENCE)
 
 
 def stays(what, look, duration=2.0, every=0.2):
@@ -113,7 +136,11 @@ def template(name, count=1):
     return {**meta, "spec": {"spec": {"devices": {"requests": [request(count)]}}}}
 
 
-def container(name="main", claims=(), command=("sleep", "infinity"), **more):
+# Ends when it is told to: as the first process of a container `sleep` would not.
+IDLE = ("sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait")
+
+
+def container(name="main", claims=(), command=IDLE, **more):
     return {
         "name": name,
         "image": TOOLS,
@@ -129,7 +156,9 @@ def pod(name, containers=None, claims=(), templates=(), **spec):
     named = [{"name": claim, "resourceClaimName": claim} for claim in claims]
     named += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
     containers = containers or [container(claims=[*claims, *templates])]
-    spec = {"terminationGracePeriodSeconds": 1, "containers": containers, "resourceClaims": named, **spec}
+    here = {"kubernetes.io/hostname": NODE}
+    short = {"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False, "nodeSelector": here}
+    spec = {**short, "containers": containers, "resourceClaims": named, **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"story": name}}, "spec": spec}
 
 
@@ -137,21 +166,48 @@ def pod(name, containers=None, claims=(), templates=(), **spec):
 
 
 def ready(name, namespace=NAMESPACE):
-    conditions = get("pod", name, namespace)["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return is_ready(get("pod", name, namespace))
+
+
+def is_ready(pod):
+    """Whether a pod is ready, and not about to go."""
+    conditions = pod["status"].get("conditions", [])
+    found = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return found and not pod["metadata"].get("deletionTimestamp")
 
 
 def wait_ready(*names, limit=60.0):
     for name in names:
         try:
+            if not within(5, lambda: ready(name)) and any(LATE in text for text in events(name)):
+                try_again(name)
             wait(f"pod {name} is ready", lambda: ready(name), limit)
         except Failure as failure:
             raise Failure(f"{failure}; events: {events(name)}") from None
 
 
+# On a busy machine the API server's node authorizer hears of a pod later than the kubelet does.
+LATE = "no relationship found between node"
+
+
+def within(seconds, look):
+    """Whether it is so before the time is over."""
+    try:
+        return bool(wait("it is so", look, seconds))
+    except Failure:
+        return False
+
+
+def try_again(name):
+    """The kubelet tries again what has failed, in its own time, which can be a minute and a half; a change of the pod is a
+    reason to do so at once."""
+    patch("pod", name, {"metadata": {"labels": {"again": str(time.monotonic())}}})
+
+
 def execute(pod, *command, container=None, namespace=NAMESPACE):
-    at = ["-c", container] if container else []
-    return kubectl("exec", "-n", namespace, pod, *at, "--", *command)
+    """What a command in a container prints; in the first one, if none is named."""
+    container = container or get("pod", pod, namespace)["spec"]["containers"][0]["name"]
+    return api.execute(pod, namespace, container, command)
 
 
 def mask(pod, container=None, namespace=NAMESPACE):
@@ -169,7 +225,7 @@ def cgroup_mask(pod, container=None):
 
 def events(name, namespace=NAMESPACE):
     """What the events of a pod say, newest last."""
-    found = [one for one in get("events", namespace=namespace) if one["involvedObject"]["name"] == name]
+    found = get("events", namespace=namespace, fields=f"involvedObject.name={name}")
     found.sort(key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
     return [f"{one['reason']}: {one['message']}" for one in found]
 

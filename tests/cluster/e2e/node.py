@@ -1,25 +1,30 @@
-"""The cluster's one node, which is this machine: its processes, its components, its audit log."""
+"""The node that the stories are told on, which is this machine or its guest: its processes, its components, its audit
+log."""
 
+import contextlib
 import json
 import os
-import signal
 
-from kube import check, cpus, get, run, wait
+import api
+from kube import NODE as NAME, check, cpus, get, run, wait
 
-NAME = os.environ.get("NODE", "dracpu-node")
 CLUSTER = os.environ.get("CLUSTER", os.path.join(os.path.dirname(__file__), "../cluster.sh"))
 DIRECTORY = os.environ.get("CLUSTER_DIR", "/tmp/dracpu-cluster")
 
 
 def online():
-    with open("/sys/devices/system/cpu/online") as file:
-        return cpus(file.read())
+    return cpus(inside("cat", "/sys/devices/system/cpu/online"))
 
 
 def bears_pushes():
     """Whether the runtime's NRI is 0.12.1 or newer: containerd 2.4 has it, 2.1 does not."""
     version = get("node", NAME, None)["status"]["nodeInfo"]["containerRuntimeVersion"]
     return tuple(map(int, version.split("://")[1].split(".")[:2])) >= (2, 4)
+
+
+def checks_adjustments():
+    """Whether the runtime has a container's adjustment checked (NRI 0.12), and so refuses what nobody can check."""
+    return bears_pushes()
 
 
 # ---- components ------------------------------------------------------------------------------------------------
@@ -42,8 +47,8 @@ def start(component):
 
 
 def inside(*command, stdin=None):
-    """Runs a command where the node's /run and /var are."""
-    return run(CLUSTER, "inside", *command, stdin=stdin)
+    """Runs a command on the node, where its /run and /var are."""
+    return run(CLUSTER, "guest" if NAME == "dracpu-guest" else "inside", *command, stdin=stdin)
 
 
 def write(path, text):
@@ -56,15 +61,8 @@ def write(path, text):
 
 def processes(container_id):
     """The processes of a container, found by its control group."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cgroup") as file:
-                if container_id in file.read():
-                    found.append(int(pid))
-        except OSError:
-            continue
-    return found
+    found = inside("sh", "-c", f"grep -l {container_id} /proc/[0-9]*/cgroup 2>/dev/null || true")
+    return [int(path.split("/")[2]) for path in found.split()]
 
 
 def container_id(pod, namespace):
@@ -76,35 +74,56 @@ def kill_container(pod, namespace="dracpu-e2e"):
     """Kills all processes of a pod's first container."""
     pids = processes(container_id(pod, namespace))
     check(pids, f"no process of {pod}")
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    inside("sh", "-c", f"kill -9 {' '.join(map(str, pids))} 2>/dev/null || true")
 
 
 def driver_process():
     import driver
 
     pids = processes(container_id(driver.pod(), driver.NAMESPACE))
-    named = [pid for pid in pids if open(f"/proc/{pid}/comm").read().strip() == "dracpu"]
+    named = [pid for pid in pids if inside("cat", f"/proc/{pid}/comm").strip() == "dracpu"]
     check(len(named) == 1, f"processes of the driver: {named}")
     return named[0]
+
+
+def send(pid, signal):
+    """Sends a process of the node a signal; one that is gone needs none."""
+    inside("sh", "-c", f"kill -{signal} {pid} 2>/dev/null || true")
 
 
 def kill_driver():
     import driver
 
     before = container_id(driver.pod(), driver.NAMESPACE)
-    os.kill(driver_process(), signal.SIGKILL)
-
+    send(driver_process(), "KILL")
     wait("another container of the driver", lambda: container_id(driver.pod(), driver.NAMESPACE) != before)
+
+
+@contextlib.contextmanager
+def driver_stands_still():
+    """The driver's process gets no time meanwhile; its pid. Afterwards it goes on, unless it was killed."""
+    pid = driver_process()
+    send(pid, "STOP")
+    try:
+        yield pid
+    finally:
+        send(pid, "CONT")
+
+
+def has_a_call_to_read(pid):
+    """Whether the runtime has sent the driver something that is not read yet."""
+    for line in inside("ss", "-xpnH").splitlines():
+        _, state, unread, _, path, *_ = line.split()
+        # The kubelet's sockets are the driver's own and have paths; the one to the runtime has none at this end.
+        if f"pid={pid}," in line and state == "ESTAB" and path == "*" and int(unread) > 0:
+            return True
+    return False
 
 
 def driver_status():
     """`/proc/PID/status` of the driver, by key."""
-    with open(f"/proc/{driver_process()}/status") as file:
-        return dict(line.strip().split(":\t", 1) for line in file if ":\t" in line)
+    lines = inside("cat", f"/proc/{driver_process()}/status").splitlines()
+    return dict(line.strip().split(":\t", 1) for line in lines if ":\t" in line)
 
 
 # ---- who asked the API server what ------------------------------------------------------------------------------
@@ -115,6 +134,8 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 def audited(user):
     with open(os.path.join(DIRECTORY, "log/audit.log")) as file:
         for line in file:
+            if f'"{user}"' not in line:
+                continue
             try:
                 entry = json.loads(line)
             except ValueError:
@@ -145,8 +166,7 @@ def writes(user):
 
 def bare_kubeconfig():
     """A kubeconfig that names the API server, and nobody to be."""
-    config = json.loads(run(os.environ.get("KUBECTL", "kubectl"), "config", "view", "--raw", "-o", "json", "--kubeconfig", os.environ["KUBECONFIG"]))
-    config["users"] = [{"name": user["name"], "user": {}} for user in config["users"]]
+    config = {**api.server().config, "users": [{"name": user["name"], "user": {}} for user in api.server().config["users"]]}
     path = os.path.join(DIRECTORY, "bare.kubeconfig")
     with open(path, "w") as file:
         json.dump(config, file)

@@ -6,12 +6,11 @@ GATES=${GATES:-DRANodeAllocatableResources=true,DRAListTypeAttributes=true}
 
 is_component() { [[ " $COMPONENTS " == *" $1 "* ]]; }
 
-kube() { # name arguments...: a program of kubelab, inside
-    local name=$1
-    shift
-    start_process "$name" nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- \
-        "$DIR/parts/kubelab-$KUBE_VERSION/$name" "$@"
+start_inside() { # name command...
+    start_process "$1" nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- "${@:2}"
 }
+
+kube() { start_inside "$1" "$DIR/parts/kubelab-$KUBE_VERSION/$1" "${@:2}"; } # name arguments...: a program of kubelab
 
 kubectl() { "$PARTS/kubelab-$KUBE_VERSION/kubectl" --kubeconfig="$DIR/kubeconfig" "$@"; }
 ctr() {
@@ -27,7 +26,8 @@ kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 Y
-    # nothing reserved, nothing evicted, and what a machine without systemd or with cgroup v1 needs
+    # nothing reserved, nothing evicted, no long wait before a container that ended starts again, and what a machine
+    # without systemd or with cgroup v1 needs
     cat >"$DIR/kubelet.yaml" <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -49,6 +49,7 @@ oomScoreAdj: 0
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 volumePluginDir: /var/lib/kubelet/volume-plugins
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 featureGates: {$(sed 's/=/: /g; s/,/, /g' <<<"$GATES")}
@@ -79,6 +80,11 @@ disabled_plugins = ['io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapsho
 [plugins.'io.containerd.nri.v1.nri']
   plugin_path = '/var/lib/nri/plugins'
   plugin_config_path = '/var/lib/nri/conf.d'
+T
+    # Pods may name plugins without which their containers are refused; the older runtime knows no such thing.
+    [ "$RUNTIME" = containerd-2.1 ] || cat >>"$DIR/containerd.toml" <<T
+  [plugins.'io.containerd.nri.v1.nri'.default_validator]
+    enable = true
 T
     mkdir -p "$DIR/cni"
     cat >"$DIR/cni/10-dracpu-test.conflist" <<C
@@ -124,8 +130,7 @@ start_component() {
         containerd)
             # what a killed one left behind would look ready
             alive containerd || rm -f "$DIR"/host/run/{containerd/containerd,nri/nri}.sock
-            start_process containerd nsenter --net="/proc/$(pid_of holder)/ns/net" --mount="/proc/$(pid_of holder)/ns/mnt" -- \
-                "$DIR/parts/containerd-$(runtime_version "$RUNTIME")/containerd" -c "$DIR/containerd.toml"
+            start_inside containerd "$DIR/parts/containerd-$(runtime_version "$RUNTIME")/containerd" -c "$DIR/containerd.toml"
             ;;
         kubelet)
             kube kubelet --kubeconfig="$DIR/kubelet.kubeconfig" --config="$DIR/kubelet.yaml" --hostname-override="$NODE" \
@@ -139,10 +144,19 @@ healthz() { # address port: an answer of 200 over plain HTTP
     exec 3<>"/dev/tcp/$1/$2" && printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3 && read -r line <&3 && exec 3>&- && [[ $line == *" 200 "* ]]
 }
 
+# api PATH: prints what the API server answers, with 200, to the admin. While the server starts it needs the time that
+# a kubectl for each look would take.
+api() {
+    local answer
+    answer=$(printf 'GET %s HTTP/1.0\r\n\r\n' "$1" | timeout 10 openssl s_client -quiet -connect "$NODE_IP:443" -verify_return_error \
+        -CAfile "$DIR/pki/ca.crt" -cert "$DIR/pki/admin.crt" -key "$DIR/pki/admin.key" 2>/dev/null)
+    [[ $answer == HTTP/1.?" 200 "* ]] && printf '%s\n' "$answer"
+}
+
 is_ready() {
     case $1 in
         etcd) (inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/2379') ;;
-        kube-apiserver) kubectl get --raw /readyz ;;
+        kube-apiserver) api /readyz ;;
         containerd) [ -S "$DIR/host/run/nri/nri.sock" ] && ctr version ;;
         kubelet) (healthz "$NODE_IP" 10248) ;;
         *) alive "$1" ;;
@@ -151,4 +165,4 @@ is_ready() {
 
 start_and_wait() { start_component "$1" && wait_for 600 "$1" is_ready "$1"; }
 
-node_ready() { kubectl get node "$NODE" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' | grep -q True; }
+node_ready() { api "/api/v1/nodes/${1:-$NODE}" | grep -q '"type":"Ready","status":"True"'; }

@@ -26,6 +26,8 @@ make_pki() {
         cert scheduler /CN=system:kube-scheduler
         cert kubelet "/O=system:nodes/CN=system:node:$NODE"
         cert kubelet-server "/CN=$NODE" "DNS:$NODE,IP:$NODE_IP"
+        cert guest "/O=system:nodes/CN=system:node:$GUEST"
+        cert guest-server "/CN=$GUEST" "DNS:$GUEST,IP:$GUEST_IP"
         cert apiserver-kubelet /O=system:masters/CN=apiserver-kubelet
     ) >"$DIR/log/openssl.log" 2>&1
     for user in admin controller-manager scheduler kubelet; do kubeconfig $user >"$DIR/$user.kubeconfig"; done

@@ -38,6 +38,9 @@ make_cgroups() {
         for c in cpuset.cpus cpuset.mems; do              # v1: empty until written, and of no use while empty
             [ ! -e "$h/cgroup.controllers" ] && [ -e "$h/$c" ] && cat "$h/$c" >"$h/$SPACE/$c"
         done
+        # The pods of the cluster together are not one process beside each that the machine is busy with.
+        [ ! -e "$h/$SPACE/cpu.shares" ] || echo 8192 >"$h/$SPACE/cpu.shares"
+        [ ! -e "$h/$SPACE/cpu.weight" ] || echo 800 >"$h/$SPACE/cpu.weight"
         if [ -e "$h/$SPACE/cgroup.controllers" ]; then
             for c in $(<"$h/$SPACE/cgroup.controllers"); do echo "+$c" >"$h/$SPACE/cgroup.subtree_control" || true; done
         fi
