@@ -207,6 +207,7 @@ def a_cpu_goes_offline_and_comes_back_and_the_driver_lives():
     node.inside("sh", "-c", f"echo 0 > {switch}")
     try:
         check(gone not in online(), f"CPU {gone} is still online")
+        wait("the slices have one CPU less", lambda: sum(map(offered, driver.devices())) == len(online()))
         pool_is("plain", online() - own)
         check(mask("steady") == own, f"{mask('steady')}, not {own}")
         start_plain("meanwhile")
@@ -214,6 +215,7 @@ def a_cpu_goes_offline_and_comes_back_and_the_driver_lives():
         stays("the driver is ready", lambda: ready(driver.pod(), driver.NAMESPACE))
     finally:
         node.inside("sh", "-c", f"echo 1 > {switch}")
+    wait("the slices have it again", lambda: sum(map(offered, driver.devices())) == len(online()))
     pool_is("plain", online() - own)
     check(mask("steady") == own, f"{mask('steady')}, not {own}")
     check(node.container_id(driver.pod(), driver.NAMESPACE) == before, "the driver was restarted")
