@@ -60,6 +60,7 @@ pub fn to_json(topology: &Topology, reserved: &CpuSet) -> Value {
         "online": list(&topology.online()),
         "offline": list(&topology.offline),
         "isolated": list(&topology.isolated),
+        "nohzFull": list(&topology.nohz_full),
         "reserved": list(reserved),
         "threadsPerCore": topology.threads_per_core(),
         "cpus": cpus.collect::<Vec<_>>(),
@@ -90,6 +91,8 @@ struct MachineJson {
     offline: String,
     #[serde(default)]
     isolated: String,
+    #[serde(default)]
+    nohz_full: String,
     #[serde(default)]
     reserved: String,
     #[serde(default)]
@@ -190,7 +193,9 @@ impl MachineJson {
             return Err(format!("cpu {both} is in offline and among the cpus"));
         }
         let known = cache_facts(self.caches)?;
-        let mut draft = Draft { offline, isolated: list("isolated", &self.isolated)?, ..Draft::default() };
+        let isolated = list("isolated", &self.isolated)?;
+        let nohz_full = list("nohzFull", &self.nohz_full)?;
+        let mut draft = Draft { offline, isolated, nohz_full, ..Draft::default() };
         let mut node_of = BTreeMap::new();
         for node in self.numa_nodes {
             let NodeJson { id, cpus, memory_bytes, distances } = node;

@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Each code, what its numbers count, and the fact and its consequence. Codes are stable: scripts and
 /// documentation name them.
-const CODES: [(&str, &str, &str); 19] = [
+const CODES: [(&str, &str, &str); 20] = [
     ("no-online-file", "CPUs", "devices/system/cpu/online is missing or empty; these were found otherwise"),
     (
         "online-disagrees",
         "CPUs",
         "in devices/system/cpu/online, which counts, though their own online file says 0",
+    ),
+    (
+        "not-present",
+        "CPUs",
+        "in devices/system/cpu/online, which counts, but not in devices/system/cpu/present",
     ),
     ("no-topology", "CPUs", "online without a topology directory; each is taken for a core of its own"),
     (

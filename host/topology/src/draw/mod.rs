@@ -257,6 +257,9 @@ impl<'a> Drawing<'a> {
         if !self.topology.offline.is_empty() {
             note("offline".to_owned(), self.topology.offline.to_string());
         }
+        if !self.topology.nohz_full.is_empty() {
+            note("nohz_full".to_owned(), short_list(&self.topology.nohz_full, LEGEND));
+        }
         let mut without_cpus: BTreeMap<u64, CpuSet> = BTreeMap::new();
         for node in self.topology.numa_nodes.iter().filter(|node| node.cpus.is_empty()) {
             without_cpus.entry(node.memory_bytes).or_default().insert(node.id);

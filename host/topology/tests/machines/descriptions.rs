@@ -67,7 +67,7 @@ fn everything_else_of_a_description_is_kept() {
     let machine = loaded(
         r#"{"cpus":[{"cpu":0,"coreId":0,"socket":0,"kind":"p-core","capacity":1024,"llc":"0"},
                     {"cpu":1,"coreId":1,"socket":0,"kind":"e-core","capacity":600}],
-            "offline":"5","isolated":"1","reserved":"0",
+            "offline":"5","isolated":"1","nohzFull":"1,5","reserved":"0",
             "numaNodes":[{"id":0,"cpus":"0-1","memoryBytes":5,"distances":[10,30]},{"id":4,"distances":[30,10]}],
             "caches":[{"level":2,"id":7,"cpus":"0","sizeBytes":4096}],
             "pcieRoots":[{"name":"pci0000:00","cpus":"0-1"}],
@@ -78,6 +78,7 @@ fn everything_else_of_a_description_is_kept() {
         (topology.offline.to_string(), topology.isolated.to_string()),
         ("5".to_owned(), "1".to_owned())
     );
+    assert_eq!(topology.nohz_full, CpuSet::from([1, 5]));
     assert_eq!(machine.reserved, CpuSet::from([0]));
     assert_eq!(
         topology.kinds.iter().map(|kind| kind.name.as_str()).collect::<Vec<_>>(),
@@ -109,6 +110,7 @@ fn json_is_the_documented_shape() {
             "online",
             "offline",
             "isolated",
+            "nohzFull",
             "reserved",
             "threadsPerCore",
             "cpus",

@@ -18,8 +18,9 @@ impl Sysfs {
         sysfs.cpu("online", &online);
         sysfs.cpu("offline", &topology.offline);
         sysfs.cpu("present", online.union(&topology.offline));
-        sysfs.cpu("possible", online.union(&topology.offline));
+        sysfs.cpu("possible", "0-8191");
         sysfs.cpu("isolated", &topology.isolated);
+        sysfs.cpu("nohz_full", &topology.nohz_full);
         for cpu in &topology.cpus {
             let id = cpu.id;
             sysfs.cpu(&format!("cpu{id}/online"), 1);
