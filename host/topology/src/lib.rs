@@ -24,6 +24,7 @@ pub mod machines;
 mod numa;
 mod overlay;
 mod pcie;
+mod printable;
 mod read;
 mod regular;
 mod tree;

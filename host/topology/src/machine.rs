@@ -1,6 +1,7 @@
 use crate::error::ReadError;
 use crate::facts::Topology;
 use crate::overlay::Overlay;
+use crate::printable::printable;
 use crate::read::{read, read_tree};
 use crate::tree::Tree;
 use crate::{archive, described, examples, gatherinfo, machines};
@@ -87,7 +88,8 @@ pub fn load(what: &str) -> Result<Machine, MachineError> {
 pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError> {
     let path = Path::new(what);
     let machine = |topology, reserved| Machine { name: what.to_owned(), topology, reserved };
-    let described = |fault| MachineError::Described { what: what.to_owned(), fault };
+    let described =
+        |fault: String| MachineError::Described { what: what.to_owned(), fault: printable(&fault) };
     let sysfs = |source| MachineError::Sysfs { what: what.to_owned(), source };
 
     if path.is_dir() {

@@ -1,5 +1,6 @@
 use crate::error::ReadError;
 use crate::overlay::Overlay;
+use crate::printable::printable;
 use crate::regular::read_regular;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,8 +157,8 @@ impl<'a> Tree<'a> {
     }
 
     pub(crate) fn malformed(&self, path: &str, text: &str, fault: &str) -> ReadError {
-        let text = text.chars().take(80).collect();
-        ReadError::Malformed { path: self.display(path), text, fault: fault.to_owned() }
+        let text = printable(&text.chars().take(80).collect::<String>());
+        ReadError::Malformed { path: self.display(path), text, fault: printable(fault) }
     }
 }
 
