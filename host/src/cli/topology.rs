@@ -60,13 +60,13 @@ fn list(output: Output) -> String {
     match output {
         Output::Text => examples().iter().fold(String::new(), |mut text, example| {
             // Writing to a String does not fail.
-            let _infallible = writeln!(text, "{:widest$}  {}", example.name, example.description);
+            let _infallible = writeln!(text, "{:widest$}  {}", example.name, example.description());
             text
         }),
         Output::Json => {
             let machines = examples()
                 .iter()
-                .map(|example| json!({"name": example.name, "description": example.description}));
+                .map(|example| json!({"name": example.name, "description": example.description()}));
             let answer = json!({"schema": "dracpu.machines/v1", "machines": machines.collect::<Vec<_>>()});
             format!("{answer:#}\n")
         }
@@ -97,7 +97,7 @@ mod tests {
     fn every_example_is_listed_and_loads() {
         let text = list(Output::Text);
         for example in examples() {
-            assert!(text.contains(example.name) && text.contains(example.description));
+            assert!(text.contains(example.name) && text.contains(example.description()));
             assert!(machine::load(example.name).is_ok(), "{}", example.name);
         }
         let json: serde_json::Value = serde_json::from_str(&list(Output::Json)).unwrap();

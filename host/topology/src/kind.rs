@@ -78,7 +78,7 @@ pub(crate) fn read(tree: &Tree<'_>, online: &CpuSet, draft: &mut Draft) -> Resul
 }
 
 /// A speed on the scale where the fastest is 1024; unknown speeds count as the fastest.
-fn relative(speed: u64, fastest: u64) -> u32 {
+pub(crate) fn relative(speed: u64, fastest: u64) -> u32 {
     if speed == 0 || fastest == 0 {
         return CpuKind::FASTEST;
     }

@@ -5,8 +5,8 @@
 //!
 //! Reading order: `facts` (the types), `tree`, `regular` and `overlay` (access to files), `read` with `cache`, `numa`,
 //! `kind` and `pcie` (sysfs), `assemble` (any source's facts made consistent, with `warnings`); then the
-//! other sources, `described` (JSON), `gatherinfo` (YAML), `machines` (a table), `archive` and `examples`,
-//! which `machine` tells apart; `fingerprint` and `draw` for what is made of the facts.
+//! other sources, `described` (JSON), `gatherinfo` (YAML), `shape` (a machine in a few lines, `examples` of it
+//! ship with the program), `machines` (a table) and `archive`, which `machine` tells apart; `fingerprint` and `draw` for what is made of the facts.
 
 mod archive;
 mod assemble;
@@ -27,6 +27,7 @@ mod pcie;
 mod printable;
 mod read;
 mod regular;
+mod shape;
 mod tree;
 mod warnings;
 mod yaml;
