@@ -3,7 +3,7 @@
 
 use crate::support::{Sysfs, codes, lists};
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{CpuKind, Overlay, ReadError, Topology, machine, read};
+use dracpu_topology::{Bundle, CpuKind, Overlay, ReadError, Topology, machine, read};
 use rustix::fs::{CWD, FileType, Mode};
 
 /// One socket, one NUMA node, 8 CPUs, siblings (0,4) (1,5) (2,6) (3,7).
@@ -513,4 +513,53 @@ fn a_file_that_cannot_be_read_is_an_error_that_names_it() {
         assert_eq!(*named, path.display().to_string());
         assert!(source.to_string().contains(words), "{source}");
     }
+}
+
+#[test]
+fn a_bundle_is_the_same_machine_elsewhere() {
+    let odd: [(&str, fn(&mut Sysfs)); 7] = [
+        ("as it is", |_| {}),
+        ("a CPU is offline", |sysfs| {
+            sysfs.cpu("online", "0-6");
+            sysfs.remove("cpu7/topology");
+        }),
+        ("no list of CPUs that are online", |sysfs| sysfs.remove("cpu/online")),
+        ("no list of CPUs that are there", |sysfs| sysfs.remove("cpu/present")),
+        ("links instead of lists", |sysfs| {
+            sysfs.remove("node0/cpulist");
+            for cpu in 0..7 {
+                sysfs.set(&format!("devices/system/node/node0/cpu{cpu}/x"), "");
+            }
+            sysfs.cpu("cpu7/node0/x", "");
+        }),
+        ("a node with nothing in it", |sysfs| sysfs.set("devices/system/node/node4/x", "")),
+        ("hybrid, with PCIe roots", |sysfs| {
+            sysfs.set("devices/cpu_atom/cpus", "2-3");
+            sysfs.set("devices/pci0000:40/pci_bus/0000:40/cpulistaffinity", "4-7");
+            sysfs.cpu("cpu0/acpi_cppc/highest_perf", "100");
+        }),
+    ];
+    for (what, change) in odd {
+        let mut sysfs = eight();
+        change(&mut sysfs);
+        assert_eq!(sysfs.bundled(), sysfs.read().unwrap(), "{what}");
+    }
+}
+
+#[test]
+fn a_bundle_holds_what_was_read_with_the_overlay_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    eight().write(dir.path());
+    std::fs::write(dir.path().join("devices/system/cpu/unrelated"), "secret").unwrap();
+    let overlay = Overlay::parse("/sys/devices/system/cpu/isolated: 2-3\n").unwrap();
+    let bundle = Bundle::read(dir.path(), &overlay).unwrap();
+    let packed = bundle.pack(&[]).unwrap();
+    assert_eq!(packed, Bundle::read(dir.path(), &overlay).unwrap().pack(&[]).unwrap(), "the same bytes");
+    let path = dir.path().join("bundle.tar.gz");
+    std::fs::write(&path, &packed).unwrap();
+    let loaded = machine::load(&path.display().to_string()).unwrap().topology;
+    assert_eq!((loaded.isolated.to_string(), &loaded), ("2-3".to_owned(), &bundle.topology));
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut text).unwrap();
+    assert!(text.contains("cpu3/topology/core_id") && !text.contains("secret"));
 }
