@@ -6,7 +6,7 @@
 use super::Failure;
 use crate::config::ConfigFlags;
 use anyhow::Context as _;
-use dracpu_topology::{Overlay, Topology, machine, read_regular};
+use dracpu_topology::{Bundle, Overlay, Topology, read_regular};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,8 +31,9 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Write the machine's CPUs and the running driver's configuration to a file, for a bug report
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  dracpu gatherinfo --output-dir /tmp\n  dracpu gatherinfo --stdout > node.yaml\n\n\
-                        The file is a machine for other verbs: dracpu topology --machine node.yaml"
+    after_help = "Examples:\n  dracpu gatherinfo --output-dir /tmp\n  dracpu gatherinfo --stdout > node.yaml\n  \
+                        dracpu gatherinfo --bundle node.tar.gz\n\n\
+                        Each of these files is a machine for other verbs: dracpu topology --machine node.tar.gz"
 )]
 pub(super) struct Args {
     /// Where the file goes [default: the current directory]
@@ -43,28 +44,42 @@ pub(super) struct Args {
     #[arg(long)]
     stdout: bool,
 
+    /// Write a .tar.gz instead: the same, and the files of sysfs that describe the machine, as they are read
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stdout", "output_dir"])]
+    bundle: Option<PathBuf>,
+
+    /// Read files of sysfs from here instead, as the driver does with the same option
+    #[arg(long, value_name = "FILE")]
+    sysfs_overlay: Option<PathBuf>,
+
     /// Where sysfs is mounted
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     sysfs_root: PathBuf,
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
-    gather(&args).map_err(Failure::Failed).and_then(|answer| super::print(&answer))
+    let overlay = super::machine::overlay(args.sysfs_overlay.as_deref())?;
+    gather(&args, &overlay).map_err(Failure::Failed).and_then(|answer| super::print(&answer))
 }
 
 /// Gathers, and writes unless it goes to standard output; what is to be printed there.
-fn gather(args: &Args) -> anyhow::Result<String> {
-    let machine = machine::host(&args.sysfs_root, &Overlay::default())?;
-    let document = document(&machine.topology, running_driver(Path::new("/proc")))?;
+fn gather(args: &Args, overlay: &Overlay) -> anyhow::Result<String> {
+    let bundle = Bundle::read(&args.sysfs_root, overlay)?;
+    let document = document(&bundle.topology, running_driver(Path::new("/proc")))?;
     if args.stdout {
         return Ok(document);
     }
-    let time = Timestamp::now().strftime("%Y%m%d-%H%M%S");
-    let name = format!("dracpu-gatherinfo-{time}-{}.yaml", std::process::id());
-    let path = args.output_dir.as_deref().unwrap_or(Path::new(".")).join(name);
+    let (path, content) = match &args.bundle {
+        Some(path) => (path.clone(), bundle.pack(&[("gatherinfo.yaml", &document)])?),
+        None => {
+            let time = Timestamp::now().strftime("%Y%m%d-%H%M%S");
+            let name = format!("dracpu-gatherinfo-{time}-{}.yaml", std::process::id());
+            (args.output_dir.as_deref().unwrap_or(Path::new(".")).join(name), document.into_bytes())
+        }
+    };
     // A command line can hold what is nobody else's business.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let written = file.and_then(|mut file| file.write_all(document.as_bytes()));
+    let written = file.and_then(|mut file| file.write_all(&content));
     written.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(format!("{}\n", path.display()))
 }
@@ -249,6 +264,7 @@ fn effective(flags: &ConfigFlags) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dracpu_topology::machine;
     use std::os::unix::fs::PermissionsExt as _;
 
     fn two_socket() -> Topology {
@@ -338,17 +354,22 @@ mod tests {
         }
     }
 
+    fn to_files_in(dir: &Path, sysfs_root: &Path) -> Args {
+        Args {
+            output_dir: Some(dir.to_owned()),
+            stdout: false,
+            bundle: None,
+            sysfs_overlay: None,
+            sysfs_root: sysfs_root.to_owned(),
+        }
+    }
+
     #[test]
     fn file_is_private_and_named_after_time_and_process() {
         let dir = tempfile::tempdir().unwrap();
         let sysfs = tempfile::tempdir().unwrap();
-        let args = |sysfs: &Path| Args {
-            output_dir: Some(dir.path().to_owned()),
-            stdout: false,
-            sysfs_root: sysfs.to_owned(),
-        };
-        gather(&args(sysfs.path())).unwrap_err();
-        let path = gather(&args(Path::new("/sys"))).unwrap();
+        gather(&to_files_in(dir.path(), sysfs.path()), &Overlay::default()).unwrap_err();
+        let path = gather(&to_files_in(dir.path(), Path::new("/sys")), &Overlay::default()).unwrap();
         let path = Path::new(path.trim_end());
         let name = path.file_name().unwrap().to_str().unwrap();
         let parts: Vec<&str> = name.strip_suffix(".yaml").unwrap().split('-').collect();
@@ -358,8 +379,25 @@ mod tests {
     }
 
     #[test]
+    fn bundle_is_private_and_the_same_machine_with_the_overlay_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.tar.gz");
+        let args = Args { bundle: Some(path.clone()), ..to_files_in(dir.path(), Path::new("/sys")) };
+        let overlay = Overlay::parse("/sys/devices/system/cpu/isolated: 0\n").unwrap();
+        assert_eq!(gather(&args, &overlay).unwrap(), format!("{}\n", path.display()));
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let loaded = machine::load(path.to_str().unwrap()).unwrap().topology;
+        assert_eq!(loaded, machine::host(Path::new("/sys"), &overlay).unwrap().topology);
+        assert_eq!(loaded.isolated.to_string(), "0");
+        let error = gather(&args, &overlay).unwrap_err();
+        assert!(format!("{error:#}").contains("File exists"), "{error:#}");
+    }
+
+    #[test]
     fn stdout_excludes_a_directory() {
         let args = ["dracpu", "gatherinfo", "--stdout", "--output-dir=/tmp"].map(OsString::from);
+        assert!(super::super::parse(args).is_err());
+        let args = ["dracpu", "gatherinfo", "--stdout", "--bundle=node.tar.gz"].map(OsString::from);
         assert!(super::super::parse(args).is_err());
     }
 }

@@ -16,6 +16,7 @@ pub(crate) struct Draft {
     pub(crate) pcie_roots: Vec<PcieRoot>,
     pub(crate) offline: CpuSet,
     pub(crate) isolated: CpuSet,
+    pub(crate) nohz_full: CpuSet,
     pub(crate) warnings: Warnings,
 }
 
@@ -108,6 +109,7 @@ impl Draft {
             pcie_roots,
             offline: self.offline.difference(&online),
             isolated: self.isolated,
+            nohz_full: self.nohz_full,
             warnings: self.warnings.into_list(),
         })
     }

@@ -39,17 +39,19 @@ pub(crate) fn last_level(tree: &Tree<'_>, cpu: u32, online: &CpuSet) -> Result<O
 }
 
 /// Whether a level counts before another: 3 before all, else the higher.
-fn is_later(level: u32, than: u32) -> bool {
+pub(crate) fn is_later(level: u32, than: u32) -> bool {
     than != 3 && (level == 3 || level > than)
 }
 
-fn size(text: &str) -> Option<u64> {
+/// A size in bytes, with the unit K, M, G or T.
+pub(crate) fn size(text: &str) -> Option<u64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let factor: u64 = match unit.trim() {
         "" => 1,
         "K" => 1 << 10,
         "M" => 1 << 20,
         "G" => 1 << 30,
+        "T" => 1 << 40,
         _ => return None,
     };
     text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(factor)

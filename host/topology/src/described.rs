@@ -1,10 +1,12 @@
 use crate::assemble::{Draft, DraftCpu, DraftNode};
 use crate::facts::{Cache, CpuKind, PcieRoot, Topology, Warning};
-use crate::warnings::{known_code, position};
+use crate::printable::{printable, shown};
+use crate::warnings::{Warnings, known_code, position};
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The `schema` of machines as JSON.
 pub const SCHEMA: &str = "dracpu.topology/v1";
@@ -60,6 +62,7 @@ pub fn to_json(topology: &Topology, reserved: &CpuSet) -> Value {
         "online": list(&topology.online()),
         "offline": list(&topology.offline),
         "isolated": list(&topology.isolated),
+        "nohzFull": list(&topology.nohz_full),
         "reserved": list(reserved),
         "threadsPerCore": topology.threads_per_core(),
         "cpus": cpus.collect::<Vec<_>>(),
@@ -71,7 +74,8 @@ pub fn to_json(topology: &Topology, reserved: &CpuSet) -> Value {
 }
 
 /// Reads a machine as JSON: its topology and reserved CPUs. What can be derived may be left out, down to
-/// `{"cpu":0,"coreId":0,"socket":0,"numa":0,"llcId":0}` for each CPU; -1 and null stand for "none".
+/// `{"cpu":0,"coreId":0,"socket":0,"numa":0,"llcId":0}` for each CPU; -1 and null stand for "none". Where the
+/// description contradicts itself, a warning says what counts, with the same codes as for sysfs.
 ///
 /// # Errors
 /// Text that says what is wrong with the description.
@@ -90,6 +94,8 @@ struct MachineJson {
     offline: String,
     #[serde(default)]
     isolated: String,
+    #[serde(default)]
+    nohz_full: String,
     #[serde(default)]
     reserved: String,
     #[serde(default)]
@@ -189,23 +195,17 @@ impl MachineJson {
         if let Some(both) = offline.intersection(&online).first() {
             return Err(format!("cpu {both} is in offline and among the cpus"));
         }
-        let known = cache_facts(self.caches)?;
-        let mut draft = Draft { offline, isolated: list("isolated", &self.isolated)?, ..Draft::default() };
-        let mut node_of = BTreeMap::new();
-        for node in self.numa_nodes {
-            let NodeJson { id, cpus, memory_bytes, distances } = node;
-            node_of.extend(list("cpus of a NUMA node", &cpus)?.iter().map(|cpu| (cpu, id)));
-            draft.nodes.push(DraftNode { id, memory_bytes, distances });
-        }
-        for root in self.pcie_roots {
-            draft
-                .pcie_roots
-                .push(PcieRoot { cpus: list("cpus of a PCIe root", &root.cpus)?, name: root.name });
-        }
+        let isolated = list("isolated", &self.isolated)?;
+        let nohz_full = list("nohzFull", &self.nohz_full)?;
+        let mut draft = Draft { offline, isolated, nohz_full, ..Draft::default() };
+        let known = cache_facts(self.caches, &online, &mut draft.warnings)?;
+        let node_of = nodes(self.numa_nodes, &online, &mut draft)?;
+        draft.pcie_roots = pcie_roots(self.pcie_roots, &mut draft.warnings)?;
 
         let mut cores: BTreeMap<i64, CpuSet> = BTreeMap::new();
         let mut shared: BTreeMap<CacheName, CpuSet> = BTreeMap::new();
         let mut names = BTreeMap::new();
+        let listed = known.keys().fold(CpuSet::new(), |all, cpus| all.union(cpus));
         for cpu in &self.cpus {
             if let Some(core) = cpu.core {
                 cores.entry(core).or_default().insert(cpu.cpu);
@@ -222,11 +222,25 @@ impl MachineJson {
                     CacheName::Cpus(cpus) => cpus.intersection(&online),
                     CacheName::Id(..) => shared.get(name).cloned().unwrap_or_default(),
                 };
+                if !known.contains_key(&cpus) && listed.contains(id) {
+                    draft.warnings.note("caches-disagree", id);
+                }
                 let (level, known_id, size_bytes) = known.get(&cpus).copied().unwrap_or((3, None, 0));
                 Cache { level, id: cpu.llc_id.and_then(some_id).or(known_id), size_bytes, cpus }
             });
             let named = cpu.siblings.as_deref().map(|text| list("siblings", text)).transpose()?;
             let numbered = cpu.core.and_then(|core| cores.get(&core)).cloned();
+            if named.as_ref().is_some_and(|named| numbered.as_ref().is_some_and(|core| core != named)) {
+                draft.warnings.note("siblings-disagree", id);
+            }
+            let listed = node_of.get(&id).copied();
+            let numa_node = match (cpu.numa.and_then(some_id), listed) {
+                (Some(named), Some(listed)) if named != listed => {
+                    draft.warnings.note("cpu-in-several-nodes", id);
+                    Some(named.min(listed))
+                }
+                (named, listed) => named.or(listed),
+            };
             let kind = CpuKind::default();
             draft.cpus.push(DraftCpu {
                 id,
@@ -235,10 +249,10 @@ impl MachineJson {
                 cluster: cpu.cluster.filter(|cluster| *cluster >= 0),
                 core_id: cpu.core_id.and_then(some_id),
                 siblings: named.or(numbered),
-                numa_node: cpu.numa.and_then(some_id).or_else(|| node_of.get(&id).copied()),
+                numa_node,
                 llc,
                 kind: CpuKind {
-                    name: cpu.kind.unwrap_or(kind.name),
+                    name: cpu.kind.map_or(Ok(kind.name), |name| shown("kind", name))?,
                     capacity: cpu.capacity.unwrap_or(kind.capacity),
                 },
             });
@@ -263,21 +277,66 @@ impl CpuJson {
 
 type CacheFacts = (u32, Option<u32>, u64);
 
-/// Level, id and size of the caches that the description lists, by their CPUs.
-fn cache_facts(caches: Vec<CacheJson>) -> Result<BTreeMap<CpuSet, CacheFacts>, String> {
-    caches
-        .into_iter()
-        .map(|cache| {
-            let cpus = list("cpus of a cache", &cache.cpus)?;
-            Ok((cpus, (cache.level, cache.id.and_then(some_id), cache.size_bytes)))
-        })
-        .collect()
+/// Level, id and size of the caches that the description lists, by their online CPUs.
+fn cache_facts(
+    caches: Vec<CacheJson>,
+    online: &CpuSet,
+    warnings: &mut Warnings,
+) -> Result<BTreeMap<CpuSet, CacheFacts>, String> {
+    let mut facts = BTreeMap::new();
+    let mut seen: BTreeMap<u32, CpuSet> = BTreeMap::new();
+    for cache in caches {
+        let cpus = list("cpus of a cache", &cache.cpus)?.intersection(online);
+        let of_level = seen.entry(cache.level).or_default();
+        warnings.note_all("caches-disagree", &cpus.intersection(of_level));
+        of_level.extend_from(&cpus);
+        facts.entry(cpus).or_insert((cache.level, cache.id.and_then(some_id), cache.size_bytes));
+    }
+    Ok(facts)
+}
+
+/// Adds the NUMA nodes to the draft; the node of each CPU that a node lists.
+fn nodes(described: Vec<NodeJson>, online: &CpuSet, draft: &mut Draft) -> Result<BTreeMap<u32, u32>, String> {
+    let mut nodes: BTreeMap<u32, DraftNode> = BTreeMap::new();
+    let mut node_of: BTreeMap<u32, u32> = BTreeMap::new();
+    for NodeJson { id, cpus, memory_bytes, distances } in described {
+        if nodes.contains_key(&id) {
+            draft.warnings.note("node-twice", id);
+        }
+        nodes.entry(id).or_insert(DraftNode { id, memory_bytes, distances });
+        let cpus = list("cpus of a NUMA node", &cpus)?;
+        draft.warnings.note_all("node-of-offline-cpu", &cpus.difference(online));
+        for cpu in &cpus {
+            let lowest = node_of.entry(cpu).or_insert(id);
+            if *lowest != id {
+                draft.warnings.note("cpu-in-several-nodes", cpu);
+                *lowest = id.min(*lowest);
+            }
+        }
+    }
+    draft.nodes = nodes.into_values().collect();
+    Ok(node_of)
+}
+
+fn pcie_roots(described: Vec<RootJson>, warnings: &mut Warnings) -> Result<Vec<PcieRoot>, String> {
+    let mut roots: BTreeMap<String, CpuSet> = BTreeMap::new();
+    for RootJson { name, cpus } in described {
+        let cpus = list("cpus of a PCIe root", &cpus)?;
+        match roots.entry(shown("PCIe root", name)?) {
+            Entry::Vacant(new) => _ = new.insert(cpus),
+            Entry::Occupied(mut known) => {
+                known.get_mut().extend_from(&cpus);
+                warnings.note_all("pcie-root-twice", known.get());
+            }
+        }
+    }
+    Ok(roots.into_iter().map(|(name, cpus)| PcieRoot { name, cpus }).collect())
 }
 
 /// Adds the description's own warnings to those that reading it gave; one of each code, in the usual order.
 fn keep_warnings(topology: &mut Topology, described: Vec<WarningJson>) {
     for WarningJson { code, message } in described {
-        let code = known_code(&code);
+        let (code, message) = (known_code(&code), printable(&message));
         match topology.warnings.iter_mut().find(|warning| warning.code == code) {
             Some(warning) => warning.message = message,
             None => topology.warnings.push(Warning { code, message }),

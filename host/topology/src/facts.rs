@@ -26,6 +26,8 @@ pub struct Topology {
     pub offline: CpuSet,
     /// CPUs that the kernel keeps the scheduler off (`isolcpus`), online or not.
     pub isolated: CpuSet,
+    /// CPUs on which the kernel stops its tick while a single task runs (`nohz_full`), online or not.
+    pub nohz_full: CpuSet,
     /// Where facts were missing or contradicted each other, and what was assumed.
     pub warnings: Vec<Warning>,
 }

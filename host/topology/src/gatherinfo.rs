@@ -1,5 +1,6 @@
 use crate::assemble::{Draft, DraftCpu};
 use crate::facts::{Cache, CpuKind, Topology};
+use crate::printable::shown;
 use crate::yaml;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use serde::Deserialize;
@@ -75,7 +76,7 @@ pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
             size_bytes: 0,
             cpus: cpus.clone(),
         });
-        let named = CpuKind { name: cpu.core_type, ..CpuKind::default() };
+        let named = CpuKind { name: shown("coreType", cpu.core_type)?, ..CpuKind::default() };
         draft.cpus.push(DraftCpu {
             id: cpu.cpu,
             socket: Some(cpu.socket),

@@ -1,4 +1,4 @@
-use crate::assemble::Draft;
+use crate::assemble::{Draft, DraftCpu};
 use crate::error::ReadError;
 use crate::facts::CpuKind;
 use crate::read::CPU;
@@ -15,9 +15,14 @@ const MONITORS: [(&str, &str); 3] =
 /// firmware's highest performance, the highest frequency.
 const SPEEDS: [&str; 3] = ["cpu_capacity", "acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq"];
 
+/// What stands for a kind while reading: a monitor's position, the capacity file's value, and on hybrid
+/// processors whether there is an L3.
+type Key = (Option<usize>, u64, bool);
+
 /// Gives each CPU its kind.
 ///
-/// Hybrid x86 processors name the kinds, and the fastest member gives a kind its capacity. Everywhere
+/// Hybrid x86 processors name the kinds, and the fastest member gives a kind its capacity. Low-power
+/// efficiency cores that the kernel counts among the others are those outside the L3. Everywhere
 /// else all cores are `standard`, told apart by `cpu_capacity` alone: frequencies and firmware values
 /// differ between cores of the same kind, too.
 pub(crate) fn read(tree: &Tree<'_>, online: &CpuSet, draft: &mut Draft) -> Result<(), ReadError> {
@@ -31,19 +36,20 @@ pub(crate) fn read(tree: &Tree<'_>, online: &CpuSet, draft: &mut Draft) -> Resul
     let speed =
         |cpu: u32, file: &str| tree.hint(&format!("{CPU}/cpu{cpu}/{file}")).filter(|speed| *speed > 0);
 
-    // What stands for a kind here: a monitor's position and the capacity file's value.
-    let mut kind_of: BTreeMap<u32, (Option<usize>, u64)> = BTreeMap::new();
-    for cpu in online {
+    let mut kind_of: BTreeMap<u32, Key> = BTreeMap::new();
+    for DraftCpu { id: cpu, llc, .. } in &draft.cpus {
+        let cpu = *cpu;
         let mut named = monitors.iter().filter(|(_, cpus)| cpus.contains(cpu)).map(|(at, _)| *at);
         let monitor = named.next();
         if named.next().is_some() {
             draft.warnings.note("kinds-disagree", cpu);
         }
         let capacity = if hybrid { 0 } else { speed(cpu, "cpu_capacity").unwrap_or(0) };
-        kind_of.insert(cpu, (monitor, capacity));
+        let has_l3 = llc.as_ref().is_some_and(|cache| cache.level == 3);
+        kind_of.insert(cpu, (monitor, capacity, hybrid && has_l3));
     }
 
-    let mut speeds: BTreeMap<(Option<usize>, u64), u64> = BTreeMap::new();
+    let mut speeds: BTreeMap<Key, u64> = BTreeMap::new();
     if hybrid {
         // One witness for all, so that values are comparable; none where a kind has no value of it.
         speeds = SPEEDS
@@ -72,7 +78,7 @@ pub(crate) fn read(tree: &Tree<'_>, online: &CpuSet, draft: &mut Draft) -> Resul
 }
 
 /// A speed on the scale where the fastest is 1024; unknown speeds count as the fastest.
-fn relative(speed: u64, fastest: u64) -> u32 {
+pub(crate) fn relative(speed: u64, fastest: u64) -> u32 {
     if speed == 0 || fastest == 0 {
         return CpuKind::FASTEST;
     }

@@ -5,11 +5,12 @@
 //!
 //! Reading order: `facts` (the types), `tree`, `regular` and `overlay` (access to files), `read` with `cache`, `numa`,
 //! `kind` and `pcie` (sysfs), `assemble` (any source's facts made consistent, with `warnings`); then the
-//! other sources, `described` (JSON), `gatherinfo` (YAML), `machines` (a table), `archive` and `examples`,
-//! which `machine` tells apart; `fingerprint` and `draw` for what is made of the facts.
+//! other sources, `described` (JSON), `gatherinfo` (YAML), `shape` (a machine in a few lines, `examples` of it
+//! ship with the program), `machines` (a table) and `archive`, which `machine` tells apart, and `bundle` (a machine's files, to be one elsewhere); `fingerprint` and `draw` for what is made of the facts.
 
 mod archive;
 mod assemble;
+mod bundle;
 mod cache;
 mod described;
 mod draw;
@@ -24,12 +25,15 @@ pub mod machines;
 mod numa;
 mod overlay;
 mod pcie;
+mod printable;
 mod read;
 mod regular;
+mod shape;
 mod tree;
 mod warnings;
 mod yaml;
 
+pub use bundle::Bundle;
 pub use described::{SCHEMA, to_json};
 pub use draw::{Drawing, Mark};
 pub use error::{OverlayError, ReadError};

@@ -1,9 +1,10 @@
 use crate::error::ReadError;
 use crate::facts::Topology;
 use crate::overlay::Overlay;
+use crate::printable::printable;
 use crate::read::{read, read_tree};
 use crate::tree::Tree;
-use crate::{archive, described, examples, gatherinfo, machines};
+use crate::{archive, described, examples, gatherinfo, machines, shape};
 use dracpu_cpuset::CpuSet;
 use std::io::{self, Read};
 use std::path::Path;
@@ -71,8 +72,8 @@ pub enum MachineError {
 }
 
 /// Loads the machine that the text names, told apart by content: a directory (a sysfs root, or with `sys`
-/// in it), a `.tar.gz` of one, JSON of `topology -o json`, the YAML of `gatherinfo`, or the name of an
-/// [example](crate::examples).
+/// in it), a `.tar.gz` of one, JSON of `topology -o json`, the YAML of `gatherinfo`, a shape in a few lines
+/// (`tests/machines`), or the name of an [example](crate::examples).
 ///
 /// # Errors
 /// [`MachineError`] for what is none of these, or is one with mistakes.
@@ -87,7 +88,8 @@ pub fn load(what: &str) -> Result<Machine, MachineError> {
 pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError> {
     let path = Path::new(what);
     let machine = |topology, reserved| Machine { name: what.to_owned(), topology, reserved };
-    let described = |fault| MachineError::Described { what: what.to_owned(), fault };
+    let described =
+        |fault: String| MachineError::Described { what: what.to_owned(), fault: printable(&fault) };
     let sysfs = |source| MachineError::Sysfs { what: what.to_owned(), source };
 
     if path.is_dir() {
@@ -110,7 +112,9 @@ pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError>
         return Err(MachineError::OverlayWithoutSysfs { what: what.to_owned() });
     }
     let text = String::from_utf8(bytes).map_err(|_| described("neither text nor a .tar.gz".to_owned()))?;
-    let (topology, reserved) = if !text.trim_start().starts_with('{') {
+    let (topology, reserved) = if shape::is_shape(&text) {
+        (shape::expand(&text).map_err(described)?, CpuSet::new())
+    } else if !text.trim_start().starts_with('{') {
         let as_yaml = |fault| described(format!("it is no JSON, and as YAML of gatherinfo: {fault}"));
         (gatherinfo::from_yaml(&text).map_err(as_yaml)?, CpuSet::new())
     } else if let Ok(line) = serde_json::from_str::<machines::Line>(&text) {

@@ -1,6 +1,7 @@
 use crate::assemble::{Draft, DraftCpu};
 use crate::facts::{Cache, Topology};
 use crate::machine::{MachineError, read_bytes, unzipped};
+use crate::printable::printable;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,7 +25,10 @@ pub fn read_jsonl(path: &Path) -> Result<BTreeMap<String, Topology>, MachineErro
     let text = String::from_utf8_lossy(&bytes);
     let mut machines = BTreeMap::new();
     for (line, number) in text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()) {
-        let failed = |fault: String| MachineError::Described { what: format!("{name} line {number}"), fault };
+        let failed = |fault: String| MachineError::Described {
+            what: format!("{name} line {number}"),
+            fault: printable(&fault),
+        };
         let line: Line = serde_json::from_str(line).map_err(|error| failed(error.to_string()))?;
         let id = line.id.clone();
         let topology = line.build().map_err(failed)?;

@@ -8,8 +8,8 @@ pub(crate) fn read(tree: &Tree<'_>) -> Result<Vec<PcieRoot>, ReadError> {
     let mut roots = Vec::new();
     for name in tree.names("devices")? {
         let Some(bus) = name.strip_prefix("pci").filter(|bus| is_bus(bus)) else { continue };
-        let path = format!("devices/{name}/pci_bus/{bus}/cpulistaffinity");
-        if let Some(cpus) = tree.cpu_list(&path)? {
+        let dir = format!("devices/{name}/pci_bus/{bus}");
+        if let Some(cpus) = tree.first_cpu_set(&dir, &["cpulistaffinity"], &["cpuaffinity"])? {
             roots.push(PcieRoot { name, cpus });
         }
     }
@@ -17,7 +17,7 @@ pub(crate) fn read(tree: &Tree<'_>) -> Result<Vec<PcieRoot>, ReadError> {
 }
 
 /// Whether text is a PCI domain and bus, `0000:3a`.
-fn is_bus(text: &str) -> bool {
+pub(crate) fn is_bus(text: &str) -> bool {
     let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.split_once(':')
         .is_some_and(|(domain, bus)| domain.len() >= 4 && hex(domain) && bus.len() == 2 && hex(bus))

@@ -23,12 +23,15 @@ const NO_CLUSTER: i64 = 65535;
 /// | missing | instead |
 /// |---|---|
 /// | `cpu/online` | the `cpuN` directories whose own `online` does not say 0, else `cpu/present` |
+/// | `cpu/present` | the `cpuN` directories; `cpu/possible` and `cpu/offline` do not count, they name CPUs that are not there |
+/// | `cpu/isolated`, `cpu/nohz_full` | no CPU |
 /// | `thread_siblings_list` | `core_cpus_list`, the bit maps, else CPUs of the same package, die, cluster and core id, else the CPU alone |
 /// | `physical_package_id` | -1: one socket |
 /// | `die_id`, `cluster_id` | no die of its own, no cluster |
 /// | `cache/index*/shared_cpu_list` | `shared_cpu_map`, else that cache is not there |
 /// | `node/nodeN/cpulist` | `cpumap`, else the links between nodes and CPUs |
-/// | `devices/cpu_core`, `cpu_atom` | kind `standard` |
+/// | `devices/cpu_core`, `cpu_atom`, `cpu_lowpower` | kind `standard` |
+/// | `pci_bus/*/cpulistaffinity` | `cpuaffinity`, else that root is not there |
 ///
 /// # Errors
 /// [`ReadError`] for a file that cannot be read or holds nonsense (the error names it), and for a tree
@@ -54,8 +57,9 @@ pub(crate) fn read_tree(tree: &Tree<'_>) -> Result<Topology, ReadError> {
     numa::read(tree, &online, &mut draft)?;
     kind::read(tree, &online, &mut draft)?;
     draft.pcie_roots = pcie::read(tree)?;
-    draft.offline = offline(tree, &online)?;
+    draft.offline = offline(tree, &online, &mut draft.warnings)?;
     draft.isolated = tree.cpu_list(&format!("{CPU}/isolated"))?.unwrap_or_default();
+    draft.nohz_full = tree.cpu_list(&format!("{CPU}/nohz_full"))?.unwrap_or_default();
     draft.assemble(&tree.display(""))
 }
 
@@ -84,11 +88,12 @@ fn online_of(tree: &Tree<'_>, warnings: &mut Warnings) -> Result<CpuSet, ReadErr
 
 /// Present CPUs that are not online. `cpu/offline` alone does not do: it also names CPUs that are only
 /// possible.
-fn offline(tree: &Tree<'_>, online: &CpuSet) -> Result<CpuSet, ReadError> {
-    let present = match tree.cpu_list(&format!("{CPU}/present"))? {
+fn offline(tree: &Tree<'_>, online: &CpuSet, warnings: &mut Warnings) -> Result<CpuSet, ReadError> {
+    let present = match tree.cpu_list(&format!("{CPU}/present"))?.filter(|present| !present.is_empty()) {
         Some(present) => present,
-        None => tree.cpu_entries(CPU)?,
+        None => return Ok(tree.cpu_entries(CPU)?.difference(online)),
     };
+    warnings.note_all("not-present", &online.difference(&present));
     Ok(present.difference(online))
 }
 

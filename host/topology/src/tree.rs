@@ -1,7 +1,9 @@
 use crate::error::ReadError;
 use crate::overlay::Overlay;
+use crate::printable::printable;
 use crate::regular::read_regular;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ pub(crate) const MAX_FILE_BYTES: u64 = 1 << 20;
 pub(crate) struct Tree<'a> {
     base: Base,
     overlay: &'a Overlay,
+    /// What has been looked at, where that is to be known: files with their content, and directories.
+    seen: Option<RefCell<BTreeMap<String, Option<String>>>>,
 }
 
 /// Where the files are.
@@ -32,12 +36,30 @@ enum Base {
 impl<'a> Tree<'a> {
     /// The tree below a directory, which stands for `/sys`.
     pub(crate) fn of_directory(root: &Path, overlay: &'a Overlay) -> Self {
-        Self { base: Base::Dir(root.to_owned()), overlay }
+        Self { base: Base::Dir(root.to_owned()), overlay, seen: None }
+    }
+
+    /// The tree below a directory, which remembers what is read of it.
+    pub(crate) fn recording(root: &Path, overlay: &'a Overlay) -> Self {
+        Self { seen: Some(RefCell::default()), ..Self::of_directory(root, overlay) }
+    }
+
+    /// The files that have been read, with their content, and the directories (without) that have been counted.
+    pub(crate) fn into_seen(self) -> BTreeMap<String, Option<String>> {
+        self.seen.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    fn saw(&self, path: &str, content: Option<&String>) {
+        if let Some(seen) = &self.seen {
+            let mut seen = seen.borrow_mut();
+            let known = seen.entry(path.to_owned()).or_default();
+            *known = content.cloned().or(known.take());
+        }
     }
 
     /// The tree in files held in memory.
     pub(crate) fn of_memory(files: MemoryFiles, overlay: &'a Overlay) -> Self {
-        Self { base: Base::Memory(files), overlay }
+        Self { base: Base::Memory(files), overlay, seen: None }
     }
 
     /// What a person would look up: the path as it is called in messages.
@@ -60,6 +82,9 @@ impl<'a> Tree<'a> {
                 Err(source) => return Err(ReadError::Io { path: self.display(path), source }),
             },
         };
+        if text.is_some() {
+            self.saw(path, text.as_ref());
+        }
         Ok(text)
     }
 
@@ -94,6 +119,9 @@ impl<'a> Tree<'a> {
             .filter_map(|rest| rest.parse().ok())
             .collect();
         numbers.sort_unstable();
+        for number in &numbers {
+            self.saw(&format!("{dir}/{prefix}{number}"), None);
+        }
         Ok(numbers)
     }
 
@@ -156,8 +184,8 @@ impl<'a> Tree<'a> {
     }
 
     pub(crate) fn malformed(&self, path: &str, text: &str, fault: &str) -> ReadError {
-        let text = text.chars().take(80).collect();
-        ReadError::Malformed { path: self.display(path), text, fault: fault.to_owned() }
+        let text = printable(&text.chars().take(80).collect::<String>());
+        ReadError::Malformed { path: self.display(path), text, fault: printable(fault) }
     }
 }
 

@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Each code, what its numbers count, and the fact and its consequence. Codes are stable: scripts and
 /// documentation name them.
-const CODES: [(&str, &str, &str); 19] = [
+const CODES: [(&str, &str, &str); 22] = [
     ("no-online-file", "CPUs", "devices/system/cpu/online is missing or empty; these were found otherwise"),
     (
         "online-disagrees",
         "CPUs",
         "in devices/system/cpu/online, which counts, though their own online file says 0",
+    ),
+    (
+        "not-present",
+        "CPUs",
+        "in devices/system/cpu/online, which counts, but not in devices/system/cpu/present",
     ),
     ("no-topology", "CPUs", "online without a topology directory; each is taken for a core of its own"),
     (
@@ -31,9 +36,15 @@ const CODES: [(&str, &str, &str); 19] = [
         "CPUs",
         "not online, though a NUMA node lists them; the node's share is left out",
     ),
+    (
+        "node-twice",
+        "NUMA nodes",
+        "described twice; their lists of CPUs are joined, for the rest the first counts",
+    ),
     ("no-cpulist", "NUMA nodes", "no list of CPUs; the links between nodes and CPUs count"),
     ("no-memory-size", "NUMA nodes", "no readable MemTotal; the memory counts as 0"),
     ("no-distances", "NUMA nodes", "not one distance for each node; they are left out"),
+    ("pcie-root-twice", "CPUs", "local to a PCIe root that is described twice; its lists are joined"),
     ("kinds-disagree", "CPUs", "named by several kinds of cores; the first of p-core and e-core counts"),
     ("described", "CPUs", "the description came with a warning of its own"),
 ];

@@ -1,10 +1,11 @@
-//! The machine as text for a terminal: sockets, NUMA nodes, last-level caches, cores, threads, and who
-//! has which CPU.
+//! The machine as a picture, text for a terminal or SVG: sockets, NUMA nodes, last-level caches, cores,
+//! threads, and who has which CPU.
 //!
 //! Never decides who has what: the caller marks CPUs. Reading order: this file, then `boxes` (small
-//! machines: every CPU with its number) and `table` (large ones: a sign for each CPU).
+//! machines: every CPU with its number), `table` (large ones: a sign for each CPU) and `svg`.
 
 mod boxes;
+mod svg;
 mod table;
 
 use crate::facts::{Cpu, Topology};
@@ -126,6 +127,12 @@ impl<'a> Drawing<'a> {
         self
     }
 
+    /// The machine as an SVG file: one element with a title for each CPU, none over another.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        svg::render(self)
+    }
+
     /// Groups of CPUs that share everything that is drawn as a frame, in drawing order.
     fn blocks(&self) -> Vec<Block<'a>> {
         let mut blocks: BTreeMap<_, BTreeMap<usize, Vec<&Cpu>>> = BTreeMap::new();
@@ -235,6 +242,15 @@ impl<'a> Drawing<'a> {
         )
     }
 
+    /// The name of a claim, or what a mark means.
+    fn mark_name(&self, mark: Mark) -> String {
+        let name = match mark {
+            Mark::Claim(letter) => self.names.get(&letter).map(String::as_str),
+            _ => None,
+        };
+        name.unwrap_or(mark.meaning()).to_owned()
+    }
+
     /// What the signs mean and what has no place in the picture.
     fn notes(&self) -> Vec<Note> {
         let mut notes = Vec::new();
@@ -245,17 +261,16 @@ impl<'a> Drawing<'a> {
             }
         }
         for (mark, cpus) in &marked {
-            let name = match mark {
-                Mark::Claim(letter) => self.names.get(letter).map(String::as_str),
-                _ => None,
-            };
-            let label = name.unwrap_or(mark.meaning()).to_owned();
+            let label = self.mark_name(*mark);
             let text = format!("{}  ({})", short_list(cpus, LEGEND), counted(cpus.len(), "CPU"));
             notes.push(Note { sign: Some(*mark), label, text });
         }
         let mut note = |label: String, text: String| notes.push(Note { sign: None, label, text });
         if !self.topology.offline.is_empty() {
             note("offline".to_owned(), self.topology.offline.to_string());
+        }
+        if !self.topology.nohz_full.is_empty() {
+            note("nohz_full".to_owned(), short_list(&self.topology.nohz_full, LEGEND));
         }
         let mut without_cpus: BTreeMap<u64, CpuSet> = BTreeMap::new();
         for node in self.topology.numa_nodes.iter().filter(|node| node.cpus.is_empty()) {
@@ -281,7 +296,9 @@ impl<'a> Drawing<'a> {
 
 impl fmt::Display for Drawing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.bold(&self.summary()))?;
+        for line in wrapped(&self.summary(), self.width) {
+            writeln!(f, "{}", self.bold(line.trim_end()))?;
+        }
         let blocks = self.blocks();
         let lines =
             if self.is_boxed(&blocks) { boxes::lines(self, &blocks) } else { table::lines(self, &blocks) };
@@ -293,7 +310,13 @@ impl fmt::Display for Drawing<'_> {
         for note in &notes {
             let sign = note.sign.map(|mark| self.coloured(&mark.colours(), &mark.sign().to_string()) + " ");
             let padding = " ".repeat(widest.saturating_sub(note.label_width()));
-            writeln!(f, "  {}{}{padding}  {}", sign.unwrap_or_default(), note.label, note.text)?;
+            write!(f, "  {}{}{padding}  ", sign.unwrap_or_default(), note.label)?;
+            let indent = 4 + note.label_width().max(widest);
+            for (line, nth) in wrapped(&note.text, self.width.saturating_sub(indent).max(20)).iter().zip(0..)
+            {
+                let before = if nth == 0 { 0 } else { indent };
+                writeln!(f, "{:before$}{}", "", line.trim_end())?;
+            }
         }
         Ok(())
     }
@@ -334,6 +357,25 @@ fn short_list(cpus: &CpuSet, columns: usize) -> String {
     if runs.len() <= columns { runs } else { StridedList(cpus).to_string() }
 }
 
+/// Text in lines of so many characters, broken after blanks and commas where there are some.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_inclusive([' ', ',']) {
+        if !line.is_empty() && line.chars().count() + word.chars().count() > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        for letter in word.chars() {
+            if line.chars().count() >= columns {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(letter);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
 /// `2 sockets`, `1 core`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
@@ -349,5 +391,17 @@ fn bytes(bytes: u64) -> String {
     match (bytes / unit, tenths) {
         (whole, tenths) if whole < 10 && tenths > 0 && unit > 1 => format!("{whole}.{tenths}{sign}"),
         (whole, _) => format!("{whole}{sign}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_broken_where_it_can_be() {
+        assert_eq!(wrapped("one two,three", 8), ["one two,", "three"]);
+        assert_eq!(wrapped("0123456789", 4), ["0123", "4567", "89"]);
+        assert_eq!(wrapped("", 4), [""]);
     }
 }

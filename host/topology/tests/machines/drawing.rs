@@ -1,7 +1,7 @@
 //! Drawings, compared as they are with what a person should see.
 
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{Drawing, Mark, machine};
+use dracpu_topology::{Drawing, Mark, Topology, machine};
 use std::collections::BTreeMap;
 
 fn cpus(list: &str) -> CpuSet {
@@ -126,4 +126,91 @@ fn drawings_keep_to_the_width_and_colours_take_none() {
         let trimmed: Vec<_> = uncoloured.lines().map(str::trim_end).collect();
         assert_eq!(trimmed.join("\n") + "\n", plain.to_string());
     }
+}
+
+/// What a reader of the SVG finds: the fields with a title, by CPU, and every rectangle of the file.
+pub(crate) fn assert_svg(name: &str, topology: &Topology) {
+    let svg = Drawing::new(topology).mark(&topology.online(), Mark::Shared).svg();
+    let document = roxmltree::Document::parse(&svg).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let number =
+        |node: roxmltree::Node<'_, '_>, key: &str| node.attribute(key).unwrap().parse::<u32>().unwrap();
+    let view = document.root_element().attribute("viewBox").unwrap();
+    let view: Vec<u32> = view.split(' ').map(|number| number.parse().unwrap()).collect();
+    let mut fields = BTreeMap::new();
+    for node in document.descendants().filter(|node| node.has_tag_name("rect")) {
+        let [x, y, width, height] = ["x", "y", "width", "height"].map(|key| number(node, key));
+        assert!(width > 0 && height > 0 && x + width <= view[2] && y + height <= view[3], "{name}: outside");
+        if let Some(title) = node.children().find(|child| child.has_tag_name("title")) {
+            let title = title.text().unwrap();
+            let cpu = title.strip_prefix("CPU ").and_then(|rest| rest.split(':').next()).unwrap();
+            let known = fields.insert(cpu.parse::<u32>().unwrap(), (y, x, width, height));
+            assert_eq!(known, None, "{name}: CPU {cpu} twice");
+        }
+    }
+    let titles = document.descendants().filter(|node| node.has_tag_name("title")).count();
+    assert_eq!((fields.len(), titles), (topology.cpus.len(), topology.cpus.len()), "{name}");
+    assert!(fields.keys().copied().eq(&topology.online()), "{name}");
+    for node in document.descendants().filter(|node| node.has_tag_name("text")) {
+        let (x, y) = (number(node, "x"), number(node, "y"));
+        let letters = u32::try_from(node.text().unwrap_or_default().chars().count()).unwrap();
+        let from = if node.attribute("class") == Some("number") { letters * 7 / 2 } else { letters * 7 };
+        assert!(x + from <= view[2] && y <= view[3], "{name}: text outside: {:?}", node.text());
+    }
+    // Fields of the same row are the only ones that could touch: all have the same height.
+    let mut rows: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+    for (y, x, width, height) in fields.into_values() {
+        assert_eq!(height, 18);
+        rows.entry(y).or_default().push((x, x + width));
+    }
+    let all: Vec<(u32, Vec<(u32, u32)>)> = rows
+        .into_iter()
+        .map(|(y, mut row)| {
+            row.sort_unstable();
+            (y, row)
+        })
+        .collect();
+    for (at, (y, row)) in all.iter().enumerate() {
+        assert!(row.windows(2).all(|pair| pair[0].1 < pair[1].0), "{name}: fields overlap");
+        for (_, below) in all[at + 1..].iter().take_while(|(below, _)| *below < y + 18) {
+            let apart = |(left, right): &(u32, u32)| below.iter().all(|(from, to)| to < left || right < from);
+            assert!(row.iter().all(apart), "{name}: rows overlap");
+        }
+    }
+}
+
+#[test]
+fn an_svg_has_a_field_for_each_cpu_and_none_over_another() {
+    for example in dracpu_topology::examples() {
+        assert_svg(example.name, &machine::load(example.name).unwrap().topology);
+    }
+}
+
+#[test]
+fn an_svg_tells_all_of_a_cpu_and_what_it_is_for() {
+    let machine = machine::load("mobile-hybrid").unwrap().topology;
+    let svg = Drawing::new(&machine)
+        .mark(&cpus("0"), Mark::Reserved)
+        .mark(&cpus("3"), Mark::Claim('A'))
+        .name('A', "a <b>")
+        .svg();
+    for text in [
+        "<title>CPU 0: thread 0 of the core 0-1, core id 0, socket 0, NUMA node 0, L3 cache of 24M with 0-19, p-core of \
+         capacity 1024, reserved</title>",
+        "<title>CPU 21: the only thread of its core, core id 15, socket 0, NUMA node 0, L2 cache of 2M with 20-21, \
+         e-core of capacity 520</title>",
+        "1024, a &lt;b&gt;</title>",
+        ">0#</text>",
+        ">3A</text>",
+        "class=\"cpu reserved\"",
+        "e-core of capacity 520</text>",
+        "prefers-color-scheme: dark",
+        "@media print",
+    ] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
+    assert!(!svg.contains("href") && !svg.contains("url("), "self-contained");
+    let holes = machine::load("holes").unwrap().topology;
+    let svg = Drawing::new(&holes).svg();
+    assert_eq!(svg.matches("class=\"cpu off\"").count(), 3);
+    assert_eq!(svg.matches("class=\"cpu isolated\"").count(), 3 + 1, "and a sample below");
 }

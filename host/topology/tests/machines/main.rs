@@ -1,6 +1,7 @@
 //! Machines of every shape: read from sysfs, from descriptions, written, drawn.
 #![cfg(test)]
 
+mod captures;
 mod descriptions;
 mod drawing;
 mod properties;

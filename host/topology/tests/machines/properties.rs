@@ -14,35 +14,53 @@ fn load(json: &Value) -> Result<machine::Machine, machine::MachineError> {
     machine::load(&file.path().display().to_string())
 }
 
-/// Any machine: ids with holes, repeated or missing, caches and nodes across everything, kinds, offline CPUs.
+/// Any machine: ids with holes, repeated, huge or missing, caches of any level and nodes across everything,
+/// several kinds, offline CPUs.
 fn machines() -> impl Strategy<Value = Topology> {
     let ids = prop_oneof![0..64u32, 0..=8191u32];
-    let row = (ids, -1..3i64, -1..2i64, -1..3i64, -1..6i64, -1..4i64, -1..4i64, 0..3u8);
+    let sockets = prop_oneof![-1..3i64, Just(8442), Just(i64::from(i32::MAX))];
+    let cores = prop_oneof![-1..6i64, Just(i64::from(u32::MAX))];
+    let numa = prop_oneof![-1..4i64, Just(254)];
+    let row = (ids, sockets, -1..2i64, -1..3i64, cores, numa, -1..4i64, 0..4usize);
     let rows = prop::collection::vec(row, 1..40);
-    (rows, any::<bool>(), prop::collection::btree_set(0..80u32, 0..4)).prop_map(|(rows, hybrid, others)| {
+    let others = prop::collection::btree_set(0..80u32, 0..4);
+    (rows, any::<bool>(), others, prop::collection::vec(1..=4u32, 40)).prop_map(|(rows, hybrid, others, levels)| {
         let mut cpus = std::collections::BTreeMap::new();
         for (cpu, socket, die, cluster, core, numa, llc, kind) in rows {
             // The fastest kind is always there, so that capacities mean the same after every reading.
-            let is_fast = cpus.is_empty() || kind != 0;
-            let (name, capacity) = match (hybrid, is_fast) {
-                (true, true) => ("p-core", 1024),
-                (true, false) => ("e-core", 600),
-                (false, true) => ("standard", 1024),
-                (false, false) => ("standard", 300),
+            let kind = if cpus.is_empty() { 2 } else { kind };
+            let (name, capacity) = match (hybrid, kind) {
+                (true, 0) => ("e-core", 300),
+                (true, 1) => ("e-core", 600),
+                (true, _) => ("p-core", 1024),
+                (false, 0) => ("standard", 300),
+                (false, 1) => ("standard", 600),
+                (false, _) => ("standard", 1024),
             };
-            cpus.insert(
-                cpu,
+            cpus.entry(cpu).or_insert_with(|| {
                 json!({"cpu": cpu, "socket": socket, "die": die, "cluster": cluster, "coreId": core, "numa": numa,
-                    "llcId": llc, "kind": name, "capacity": capacity}),
-            );
+                    "llcId": llc, "kind": name, "capacity": capacity})
+            });
         }
         let offline: CpuSet = others.iter().copied().filter(|cpu| !cpus.contains_key(cpu)).collect();
         let isolated: CpuSet = others.iter().map(|cpu| cpu / 2).collect();
+        let nohz_full: CpuSet = others.iter().map(|cpu| cpu / 3).collect();
         let rows: Vec<_> = cpus.into_values().collect();
         let json = json!({"cpus": rows, "offline": offline.to_string(), "isolated": isolated.to_string(),
+            "nohzFull": nohz_full.to_string(),
             "numaNodes": [{"id": 9, "memoryBytes": 1 << 20}, {"id": 1, "memoryBytes": 1 << 30}],
-            "pcieRoots": [{"name": "pci0000:00", "cpus": isolated.to_string()}]});
-        load(&json).expect("a valid description").topology
+            "pcieRoots": [{"name": "pci0000:00", "cpus": isolated.to_string()}, {"name": "pci10000:e1", "cpus": "0-40"}]});
+        let mut machine = load(&json).expect("a valid description").topology;
+        for (cache, level) in machine.caches.iter_mut().zip(&levels) {
+            cache.level = *level;
+            cache.size_bytes = u64::from(*level) << 20;
+            cache.id = cache.id.filter(|_| *level != 2);
+        }
+        let nodes = machine.numa_nodes.len();
+        for (node, seed) in machine.numa_nodes.iter_mut().zip(&levels) {
+            node.distances = levels.iter().take(nodes).map(|other| 10 + seed * other).collect();
+        }
+        machine
     })
 }
 
@@ -93,7 +111,9 @@ proptest! {
     /// Sysfs shows all facts.
     #[test]
     fn sysfs_round_trips(machine in machines()) {
-        let read = Sysfs::of(&machine).read().unwrap();
+        let sysfs = Sysfs::of(&machine);
+        let read = sysfs.read().unwrap();
+        prop_assert_eq!(&sysfs.bundled(), &read);
         prop_assert_eq!(without_warnings(read), without_warnings(machine));
     }
 
@@ -117,6 +137,7 @@ proptest! {
                 check(&machine)?;
                 let json = to_json(&machine, &CpuSet::new());
                 prop_assert_eq!(&load(&json).unwrap().topology, &machine);
+                prop_assert_eq!(&sysfs.bundled(), &machine);
                 prop_assert!(!Drawing::new(&machine).mark(&machine.online(), Mark::Shared).to_string().is_empty());
             }
             Err(error) => prop_assert!(error.to_string().contains("sys"), "{}", error),

@@ -2,8 +2,9 @@
 //! writes thousands of files.
 
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{Overlay, ReadError, Topology, read};
+use dracpu_topology::{Bundle, Cpu, Overlay, ReadError, Topology, machine, read};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 
 /// Sysfs files by absolute path.
@@ -18,8 +19,9 @@ impl Sysfs {
         sysfs.cpu("online", &online);
         sysfs.cpu("offline", &topology.offline);
         sysfs.cpu("present", online.union(&topology.offline));
-        sysfs.cpu("possible", online.union(&topology.offline));
+        sysfs.cpu("possible", "0-8191");
         sysfs.cpu("isolated", &topology.isolated);
+        sysfs.cpu("nohz_full", &topology.nohz_full);
         for cpu in &topology.cpus {
             let id = cpu.id;
             sysfs.cpu(&format!("cpu{id}/online"), 1);
@@ -54,10 +56,16 @@ impl Sysfs {
             }
             sysfs.cpu(&format!("cpu{id}/cpu_capacity"), topology.kinds[cpu.kind].capacity);
         }
-        for (kind, monitor) in [("p-core", "cpu_core"), ("e-core", "cpu_atom")] {
-            let of_kind =
-                |cpu: u32| topology.cpu(cpu).is_some_and(|cpu| topology.kinds[cpu.kind].name == kind);
-            let cpus: CpuSet = online.iter().filter(|cpu| of_kind(*cpu)).collect();
+        // E-cores of a second kind are the low-power ones.
+        let second = topology.kinds.iter().filter(|kind| kind.name == "e-core").nth(1);
+        for (name, low_power, monitor) in
+            [("p-core", false, "cpu_core"), ("e-core", false, "cpu_atom"), ("e-core", true, "cpu_lowpower")]
+        {
+            let of_kind = |cpu: &&Cpu| {
+                let kind = &topology.kinds[cpu.kind];
+                kind.name == name && (Some(kind) == second) == low_power
+            };
+            let cpus: CpuSet = topology.cpus.iter().filter(of_kind).map(|cpu| cpu.id).collect();
             if !cpus.is_empty() {
                 sysfs.set(&format!("devices/{monitor}/cpus"), cpus);
             }
@@ -103,6 +111,16 @@ impl Sysfs {
     pub(crate) fn read(&self) -> Result<Topology, ReadError> {
         let overlay = Overlay::from_files(self.0.clone()).expect("paths below /sys");
         read(Path::new("/nonexistent-sysfs"), &overlay)
+    }
+
+    /// Reads the machine, takes its files elsewhere, and reads it there.
+    pub(crate) fn bundled(&self) -> Topology {
+        let overlay = Overlay::from_files(self.0.clone()).expect("paths below /sys");
+        let bundle = Bundle::read(Path::new("/nonexistent-sysfs"), &overlay).expect("a readable machine");
+        let mut file = tempfile::NamedTempFile::new().expect("a file can be made");
+        file.write_all(&bundle.pack(&[("gatherinfo.yaml", "---")]).expect("it can be packed"))
+            .expect("written");
+        machine::load(&file.path().display().to_string()).expect("a machine").topology
     }
 
     /// Writes the files below a directory that stands for `/sys`.

@@ -3,7 +3,7 @@
 
 use crate::support::{Sysfs, codes, lists};
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{CpuKind, Overlay, ReadError, Topology, machine, read};
+use dracpu_topology::{Bundle, CpuKind, Overlay, ReadError, Topology, machine, read};
 use rustix::fs::{CWD, FileType, Mode};
 
 /// One socket, one NUMA node, 8 CPUs, siblings (0,4) (1,5) (2,6) (3,7).
@@ -132,6 +132,29 @@ fn an_offline_cpu_has_no_topology_and_leaves_a_core_of_one_thread() {
 }
 
 #[test]
+fn cpus_that_are_only_possible_are_not_there() {
+    let machine = changed(|sysfs| {
+        sysfs.cpu("possible", "0-255");
+        sysfs.cpu("offline", "8-255");
+    });
+    assert_eq!((machine.online().len(), machine.offline.len()), (8, 0));
+    assert_eq!(machine.warnings, []);
+
+    let contradicting = changed(|sysfs| sysfs.cpu("present", "0-3,9"));
+    assert_eq!((contradicting.online().len(), contradicting.offline.to_string()), (8, "9".to_owned()));
+    assert_eq!(codes(&contradicting), ["not-present"]);
+}
+
+#[test]
+fn cpus_without_a_tick_are_named() {
+    let nohz_full = |text: &str| changed(|sysfs| sysfs.cpu("nohz_full", text)).nohz_full.to_string();
+    assert_eq!(nohz_full("2-3,6"), "2-3,6");
+    assert_eq!(nohz_full("  (null)"), "", "what old kernels print");
+    assert_eq!(nohz_full(""), "");
+    assert!(changed(|_| {}).nohz_full.is_empty(), "no file");
+}
+
+#[test]
 fn without_the_online_file_directories_say_which_cpus_are_online() {
     let machine = changed(|sysfs| {
         sysfs.remove("cpu/online");
@@ -248,6 +271,19 @@ fn any_number_of_threads_makes_a_core() {
     assert_eq!(lists(&machine.cores), ["0-5", "6-7"]);
     assert_eq!(machine.threads_per_core(), 6);
     assert_eq!(machine.cpu(5).unwrap().thread, 5);
+
+    for (cores, threads) in
+        [("0-7", 8), ("0-3 4-7", 4), ("0,3,6 1,4,7 2,5", 3), ("0-3 4-5 6 7", 4), ("0 1 2 3 4 5 6 7", 1)]
+    {
+        let sets: Vec<CpuSet> = cores.split(' ').map(|core| core.parse().unwrap()).collect();
+        let machine = changed(|sysfs| {
+            for (set, cpu) in sets.iter().flat_map(|set| set.iter().map(move |cpu| (set, cpu))) {
+                sysfs.cpu(&format!("cpu{cpu}/topology/thread_siblings_list"), set);
+            }
+        });
+        assert_eq!((&machine.cores, machine.threads_per_core()), (&sets, threads), "{cores}");
+        assert_eq!(machine.warnings, []);
+    }
 }
 
 #[test]
@@ -381,6 +417,29 @@ fn hybrid_kinds_come_from_the_performance_monitors() {
 }
 
 #[test]
+fn low_power_cores_among_the_efficiency_cores_are_those_outside_the_l3() {
+    let machine = |of_low_power: u32| {
+        changed(|sysfs| {
+            sysfs.set("devices/cpu_core/cpus", "0-1,4-5");
+            sysfs.set("devices/cpu_atom/cpus", "2-3,6-7");
+            for cpu in 0..8 {
+                let fast = [4_800_000, 4_800_000, 3_600_000, 3_600_000][cpu % 4];
+                let frequency = if cpu >= 6 { of_low_power } else { fast };
+                sysfs.cpu(&format!("cpu{cpu}/cpufreq/cpuinfo_max_freq"), frequency);
+                if cpu >= 6 {
+                    sysfs.remove(&format!("cpu{cpu}/cache/index3"));
+                }
+            }
+        })
+    };
+    let kinds = |machine: &Topology| machine.kinds.iter().map(|kind| kind.capacity).collect::<Vec<_>>();
+    let slower = machine(2_400_000);
+    assert_eq!((kinds(&slower), slower.cpu(6).unwrap().kind), (vec![1024, 768, 512], 2));
+    assert!(slower.kinds[1..].iter().all(|kind| kind.name == "e-core"));
+    assert_eq!(kinds(&machine(3_600_000)), [1024, 768], "not slower: not a kind of their own");
+}
+
+#[test]
 fn capacities_alone_make_several_standard_kinds() {
     let machine = changed(|sysfs| {
         for cpu in 0..8 {
@@ -398,10 +457,12 @@ fn pcie_roots_name_their_cpus() {
         sysfs.set("devices/pci0000:00/pci_bus/0000:00/cpulistaffinity", "0-3,9");
         sysfs.set("devices/pci10000:00/pci_bus/10000:00/cpulistaffinity", "");
         sysfs.set("devices/pci_express/cpulistaffinity", "0");
+        sysfs.set("devices/pci10001:00/pci_bus/10001:00/cpuaffinity", "00000081");
     });
     let roots: Vec<_> =
         machine.pcie_roots.iter().map(|root| (root.name.as_str(), root.cpus.to_string())).collect();
-    let expected = [("pci0000:00", "0-3"), ("pci0000:40", "4-7"), ("pci10000:00", "")];
+    let expected =
+        [("pci0000:00", "0-3"), ("pci0000:40", "4-7"), ("pci10000:00", ""), ("pci10001:00", "0,7")];
     assert_eq!(roots, expected.map(|(name, cpus)| (name, cpus.to_owned())));
 }
 
@@ -411,6 +472,7 @@ fn nonsense_in_a_file_is_an_error_that_names_file_and_value() {
         ("devices/system/cpu/online", "0-x"),
         ("devices/system/cpu/online", "0-8192"),
         ("devices/system/cpu/isolated", "3-1"),
+        ("devices/system/cpu/nohz_full", "1-"),
         ("devices/system/cpu/present", "a"),
         ("devices/system/cpu/cpu3/topology/cluster_id", "12x"),
         ("devices/system/cpu/cpu3/topology/physical_package_id", "zero"),
@@ -451,4 +513,53 @@ fn a_file_that_cannot_be_read_is_an_error_that_names_it() {
         assert_eq!(*named, path.display().to_string());
         assert!(source.to_string().contains(words), "{source}");
     }
+}
+
+#[test]
+fn a_bundle_is_the_same_machine_elsewhere() {
+    let odd: [(&str, fn(&mut Sysfs)); 7] = [
+        ("as it is", |_| {}),
+        ("a CPU is offline", |sysfs| {
+            sysfs.cpu("online", "0-6");
+            sysfs.remove("cpu7/topology");
+        }),
+        ("no list of CPUs that are online", |sysfs| sysfs.remove("cpu/online")),
+        ("no list of CPUs that are there", |sysfs| sysfs.remove("cpu/present")),
+        ("links instead of lists", |sysfs| {
+            sysfs.remove("node0/cpulist");
+            for cpu in 0..7 {
+                sysfs.set(&format!("devices/system/node/node0/cpu{cpu}/x"), "");
+            }
+            sysfs.cpu("cpu7/node0/x", "");
+        }),
+        ("a node with nothing in it", |sysfs| sysfs.set("devices/system/node/node4/x", "")),
+        ("hybrid, with PCIe roots", |sysfs| {
+            sysfs.set("devices/cpu_atom/cpus", "2-3");
+            sysfs.set("devices/pci0000:40/pci_bus/0000:40/cpulistaffinity", "4-7");
+            sysfs.cpu("cpu0/acpi_cppc/highest_perf", "100");
+        }),
+    ];
+    for (what, change) in odd {
+        let mut sysfs = eight();
+        change(&mut sysfs);
+        assert_eq!(sysfs.bundled(), sysfs.read().unwrap(), "{what}");
+    }
+}
+
+#[test]
+fn a_bundle_holds_what_was_read_with_the_overlay_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    eight().write(dir.path());
+    std::fs::write(dir.path().join("devices/system/cpu/unrelated"), "secret").unwrap();
+    let overlay = Overlay::parse("/sys/devices/system/cpu/isolated: 2-3\n").unwrap();
+    let bundle = Bundle::read(dir.path(), &overlay).unwrap();
+    let packed = bundle.pack(&[]).unwrap();
+    assert_eq!(packed, Bundle::read(dir.path(), &overlay).unwrap().pack(&[]).unwrap(), "the same bytes");
+    let path = dir.path().join("bundle.tar.gz");
+    std::fs::write(&path, &packed).unwrap();
+    let loaded = machine::load(&path.display().to_string()).unwrap().topology;
+    assert_eq!((loaded.isolated.to_string(), &loaded), ("2-3".to_owned(), &bundle.topology));
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed[..]), &mut text).unwrap();
+    assert!(text.contains("cpu3/topology/core_id") && !text.contains("secret"));
 }

@@ -10,7 +10,7 @@ mod show;
 
 use anyhow::{Context, Result};
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{Topology, machine};
+use dracpu_topology::{Topology, machine, to_json};
 use node::{EmbeddedNode, claims_in, cpus_in};
 use serde_json::{Value, json};
 use show::Show;
@@ -18,7 +18,6 @@ use std::process::ExitCode;
 
 /// The machine: two sockets with interleaved numbering, two threads a core, four last-level caches each.
 const MACHINE: &str = "two-socket";
-const MACHINE_JSON: &str = include_str!("../../../machines/two-socket.json");
 /// The first core of each socket is kept for the system.
 const RESERVED: &str = "0-1,32-33";
 /// The strategy of `examples/highest-first`, as built for this demo.
@@ -79,8 +78,13 @@ impl Story {
 
     fn start_the_node(&mut self) -> Result<()> {
         self.show.step("A node, and the daemon on it");
-        let machine: Value = serde_json::from_str(MACHINE_JSON)?;
-        let machine = json!({"cpus": machine["cpus"]});
+        let facts = to_json(&self.topology, &self.reserved);
+        let row = |cpu: &Value| {
+            json!({"cpu": cpu["cpu"], "coreId": cpu["coreId"], "socket": cpu["socket"], "numa": cpu["numa"],
+                "llcId": cpu["llcId"]})
+        };
+        let rows: Vec<Value> = facts["cpus"].as_array().into_iter().flatten().map(row).collect();
+        let machine = json!({"cpus": rows});
         let up = self.node.ask(
             &json!({"op": "up", "machine": machine, "config": {"reservedCPUs": RESERVED}, "kubernetes": 37}),
         )?;

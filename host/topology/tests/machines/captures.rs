@@ -1,9 +1,10 @@
 //! Real machines: every capture of sysfs in a directory of captures is read and compared with what is
 //! known to be true of it.
 //!
-//! The captures are not part of this project. `DRACPU_TOPOLOGIES` names the directory; without it, the
+//! The captures are not part of this project. `DRACPU_CAPTURES` names the directory; without it, the
 //! test looks beside the source tree, and says how many captures it skipped when there is none.
 
+use crate::drawing::assert_svg;
 use dracpu_topology::{Overlay, machine, to_json};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -19,8 +20,10 @@ const CAPTURES: usize = 118;
 
 #[test]
 fn captured_machines_are_read_as_they_are() -> Result<(), Failure> {
-    let dir = std::env::var_os("DRACPU_TOPOLOGIES")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/topologies"), PathBuf::from);
+    let dir = std::env::var_os("DRACPU_CAPTURES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/topologies"),
+        PathBuf::from,
+    );
     let Ok(index) = std::fs::read_to_string(dir.join("index.json")) else {
         println!("skipped: {CAPTURES} captures, because there is no {}/index.json", dir.display());
         return Ok(());
@@ -35,6 +38,7 @@ fn captured_machines_are_read_as_they_are() -> Result<(), Failure> {
         let archive = dir.join(format!("{name}.tar.gz"));
         let machine = machine::load_with(&archive.display().to_string(), &overlay_of(&archive)?)?;
         let found = to_json(&machine.topology, &machine.reserved);
+        assert_svg(name, &machine.topology);
         let differences = differences(&truth, &found);
         if truth["strict"] == Value::Bool(true) {
             strict += 1;
@@ -47,6 +51,7 @@ fn captured_machines_are_read_as_they_are() -> Result<(), Failure> {
         }
         // As captured, files that the recording tool left out are missing: it must still be readable.
         let as_captured = machine::load(&archive.display().to_string())?.topology;
+        assert_svg(name, &as_captured);
         if as_captured.sockets.is_empty() || as_captured.cores.is_empty() {
             wrong.push(format!("{name}: no sockets or no cores as captured"));
         }
