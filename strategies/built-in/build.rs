@@ -1,7 +1,10 @@
 //! Builds the built-in strategies and writes a table of them for `lib.rs` to include.
 
 use anyhow::Context as _;
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -33,9 +36,10 @@ fn build() -> anyhow::Result<()> {
     let mut table = String::from("&[");
     for (artifact, component) in &built.components {
         let name = artifact.trim_start_matches("dracpu_strategy_").replace('_', "-");
-        let path = out.join(&name).with_extension("wasm");
-        std::fs::write(&path, component).with_context(|| format!("cannot write {}", path.display()))?;
-        write!(table, "({name:?}, include_bytes!({path:?})),")?;
+        let path = out.join(&name).with_extension("wasm.deflate");
+        std::fs::write(&path, compressed(component)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        write!(table, "BuiltIn {{ name: {name:?}, compressed: include_bytes!({path:?}) }},")?;
     }
     table.push(']');
     std::fs::write(out.join("components.rs"), table).context("cannot write components.rs")?;
@@ -43,4 +47,10 @@ fn build() -> anyhow::Result<()> {
         println!("cargo::rerun-if-changed={}", input.display());
     }
     Ok(())
+}
+
+fn compressed(component: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(component)?;
+    Ok(encoder.finish()?)
 }

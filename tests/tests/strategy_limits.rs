@@ -316,7 +316,7 @@ fn a_configured_strategy_takes_the_place_of_a_built_in_one_of_the_same_name() {
     let directory = tempfile::tempdir().unwrap();
     let config = configured(directory.path(), "honest", LimitsConfig::default());
     let source = Source::File(config.path.clone());
-    let built_in = [("honest", b"damaged".as_slice().into())];
+    let built_in = [("honest", b"damaged".to_vec().into())];
     let catalogue = Catalogue::with_built_in(built_in, &[config]).unwrap();
     assert_eq!(catalogue.list().collect::<Vec<_>>(), [("honest", source.clone())]);
     assert_eq!(catalogue.load("honest").unwrap().source(), &source);

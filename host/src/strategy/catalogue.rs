@@ -148,11 +148,27 @@ pub struct Catalogue {
     entries: Vec<Entry>,
 }
 
+/// The component of a strategy that comes with the program.
+#[derive(Debug, Clone)]
+pub enum ComponentBytes {
+    /// One of those that are built in.
+    BuiltIn(&'static dracpu_built_in::BuiltIn),
+    /// Any other.
+    Plain(Vec<u8>),
+}
+
+impl From<Vec<u8>> for ComponentBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Plain(bytes)
+    }
+}
+
 /// One strategy of a catalogue; not loaded yet.
 #[derive(Debug, Clone)]
 struct Entry {
     name: String,
-    bytes: Option<Cow<'static, [u8]>>,
+    /// None: the file of the configuration.
+    bytes: Option<ComponentBytes>,
     config: StrategyConfig,
 }
 
@@ -172,8 +188,8 @@ impl Catalogue {
     /// # Errors
     /// When the WebAssembly runtime does not work on this machine.
     pub fn new(configured: &[StrategyConfig]) -> Result<Self, EngineError> {
-        let built_in = dracpu_built_in::COMPONENTS.iter();
-        Self::with_built_in(built_in.map(|(name, bytes)| (*name, Cow::Borrowed(*bytes))), configured)
+        let built_in = dracpu_built_in::BUILT_IN.iter();
+        Self::with_built_in(built_in.map(|one| (one.name, ComponentBytes::BuiltIn(one))), configured)
     }
 
     /// A catalogue with other built-in strategies.
@@ -181,7 +197,7 @@ impl Catalogue {
     /// # Errors
     /// As [`Catalogue::new`].
     pub fn with_built_in(
-        built_in: impl IntoIterator<Item = (&'static str, Cow<'static, [u8]>)>,
+        built_in: impl IntoIterator<Item = (&'static str, ComponentBytes)>,
         configured: &[StrategyConfig],
     ) -> Result<Self, EngineError> {
         let mut entries: Vec<Entry> = configured
@@ -353,7 +369,8 @@ fn looks_like_a_path(what: &str) -> bool {
 
 fn bytes(entry: &Entry) -> Result<Cow<'_, [u8]>, LoadFault> {
     match &entry.bytes {
-        Some(bytes) => Ok(Cow::Borrowed(bytes)),
+        Some(ComponentBytes::Plain(bytes)) => Ok(Cow::Borrowed(bytes)),
+        Some(ComponentBytes::BuiltIn(built_in)) => Ok(Cow::Owned(built_in.component())),
         None => read(&entry.config.path, &Limits::from(&entry.config.limits)).map(Cow::Owned),
     }
 }

@@ -22,7 +22,7 @@ mod opened;
 mod options;
 mod verify;
 
-pub use catalogue::{Catalogue, EngineError, Inspection, LoadError, LoadFault, Source};
+pub use catalogue::{Catalogue, ComponentBytes, EngineError, Inspection, LoadError, LoadFault, Source};
 pub use component::{ComponentFault, digest};
 pub use description::DescriptionFault;
 pub use error::{CpusetRule, Denial, Fault, Identity, Reason, StrategyError};

@@ -99,11 +99,10 @@ fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::borrow::Cow;
 
     #[test]
     fn the_active_strategy_is_marked_and_a_damaged_one_is_said() {
-        let damaged = [("packed", Cow::Borrowed(b"no wasm".as_slice()))];
+        let damaged = [("packed", b"no wasm".to_vec().into())];
         let catalogue = Catalogue::with_built_in(damaged, &[]).unwrap();
         let rows = rows(&catalogue, "packed");
         let text = text(&rows);
