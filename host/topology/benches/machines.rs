@@ -10,7 +10,12 @@ use std::hint::black_box;
 use support::Sysfs;
 
 #[path = "../tests/machines/support.rs"]
-#[allow(dead_code, reason = "the tests use the rest of it")]
+#[allow(
+    dead_code,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "the tests', which use the rest of it"
+)]
 mod support;
 
 /// The machines of so many CPUs.

@@ -517,7 +517,8 @@ fn a_file_that_cannot_be_read_is_an_error_that_names_it() {
 
 #[test]
 fn a_bundle_is_the_same_machine_elsewhere() {
-    let odd: [(&str, fn(&mut Sysfs)); 7] = [
+    type Change = fn(&mut Sysfs);
+    let odd: [(&str, Change); 7] = [
         ("as it is", |_| {}),
         ("a CPU is offline", |sysfs| {
             sysfs.cpu("online", "0-6");
