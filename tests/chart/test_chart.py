@@ -171,7 +171,7 @@ REFUSED = {
     "tag that is a number": ("image: {tag: 1.2}", "'/image/tag': got number, want null or string"),
     "port 0": ("healthzPort: 0", "'/healthzPort': minimum: got 0, want 1"),
     "port too high": ("healthzPort: 65536", "'/healthzPort': maximum: got 65,536, want 65,535"),
-    "group by": ("args: {groupBy: core}", "'/args/groupBy': value must be one of '', 'numanode', 'socket', 'machine'"),
+    "group by": ("args: {groupBy: core}", "'/args/groupBy': value must be one of '', 'numanode', 'socket', 'llc', 'machine'"),
     "no node may be away": ("rollingUpdate: {maxUnavailable: 0}", "'/rollingUpdate/maxUnavailable'"),
     "kubeletRootDir empty": ("kubeletRootDir: ''", 'kubeletRootDir: "" is not an absolute path; leave the value out'),
     "kubeletRootDir relative": ("kubeletRootDir: var/lib", 'kubeletRootDir: "var/lib" is not an absolute path'),
