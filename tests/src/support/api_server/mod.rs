@@ -17,6 +17,7 @@ pub use gates::Gates;
 pub use store::Resource;
 
 use anyhow::{Context, Result};
+use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,6 +28,14 @@ use store::{Key, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+/// What an API server of 1.37 that knows list attributes has against a slice: a field and a reason each.
+#[must_use]
+pub fn faults_of_slice(slice: &ResourceSlice) -> Vec<String> {
+    let gates = Gates { list_type_attributes: true, ..Gates::defaults_of(37) };
+    let faults = slice_rules::faults(slice, &gates);
+    faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
+}
 
 /// What a request wants, as authorization names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
