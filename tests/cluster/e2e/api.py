@@ -25,7 +25,10 @@ RESOURCES = {
     "resourceclaimtemplate": ("resource.k8s.io/v1", "resourceclaimtemplates", True),
     "resourceslice": ("resource.k8s.io/v1", "resourceslices", False),
 }
-TIMEOUT = 30.0
+
+# How many times slower than a real one the node is that the stories are told on.
+PATIENCE = float(os.environ.get("PATIENCE", "1"))
+TIMEOUT = 30 * PATIENCE
 
 
 class Failure(Exception):

@@ -6,14 +6,13 @@ import subprocess
 import time
 
 import api
-from api import Failure
+from api import PATIENCE, Failure
 
 NAMESPACE = "dracpu-e2e"
 TOOLS = os.environ.get("TOOLS_IMAGE", "localhost/dracpu-test/tools:1")
 CLASS = "dra.cpu"
-# The node that the stories are told on, and how many times slower than a real one it is.
+# The node that the stories are told on.
 NODE = os.environ.get("NODE", "dracpu-node")
-PATIENCE = float(os.environ.get("PATIENCE", "1"))
 
 
 def check(true, words):
@@ -23,7 +22,7 @@ def check(true, words):
 
 def run(*command, stdin=None, fails=False, timeout=120):
     """Runs a command; its output. `fails`: it must end with an error, whose words are the answer."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout * PATIENCE)
     shown = " ".join(command[:6])
     if fails:
         check(done.returncode != 0, f"`{shown}` should have failed: {done.stdout}")
