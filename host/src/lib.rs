@@ -1,8 +1,9 @@
 //! The node daemon of the `dra.cpu` DRA driver, and its command line.
 //!
 //! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then [`dra`] →
-//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]. Edges ([`dra`], [`nri`], [`slices`],
-//! [`http`], [`cli`]) depend on [`driver`]; nothing depends on an edge.
+//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
+//! [`driver`]. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
+//! an edge.
 
 pub mod cdi;
 pub mod cli;
