@@ -14,7 +14,10 @@ DENY := $(CACHE)/tools/bin/cargo-deny
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-DRACPU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+ifndef DRACPU_COMMIT
+# Once: a build takes minutes, in which somebody may commit.
+DRACPU_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+endif
 
 # The release build. Paths of this machine are taken out of the binary: the same sources give the same bytes.
 ARCH ?= amd64
