@@ -1,5 +1,6 @@
 //! Where log lines go: to standard error, as text or JSON.
 
+use dracpu_topology::Warning;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt;
@@ -31,6 +32,13 @@ pub(crate) fn start(verbosity: i32, format: Format) {
 pub(crate) fn start_plain() {
     let layer = fmt::layer().with_writer(std::io::stderr).without_time().with_target(false);
     let _already_running = tracing_subscriber::registry().with(LevelFilter::WARN).with(layer).try_init();
+}
+
+/// Logs what is odd about a machine, or about what is published of it.
+pub(crate) fn warn_all<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
+    for warning in warnings {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
 }
 
 /// 0-3 info, 4-5 debug, 6 and up trace, for this project's own crates: all have the prefix. The client for

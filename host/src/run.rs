@@ -139,9 +139,7 @@ async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> 
         let probe = cdi::from_environment();
         let boot_id = "/proc/sys/kernel/random/boot_id";
         let topology = sysfs.topology()?;
-        for warning in &topology.warnings {
-            tracing::warn!(code = warning.code, "{}", warning.message);
-        }
+        logging::warn_all(&topology.warnings);
         config.settle_reserved(&topology, &Default::default());
         tracing::info!(reserved = %config.reserved_cpus.on(&topology), "CPUs");
         let parts = DriverParts {

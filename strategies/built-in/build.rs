@@ -24,7 +24,10 @@ fn main() -> ExitCode {
 
 fn build() -> anyhow::Result<()> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("no workspace above")?;
+    // As it is now: a cached build script may come from another checkout.
+    let package =
+        PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").context("CARGO_MANIFEST_DIR is not set")?);
+    let workspace = package.ancestors().nth(2).context("no workspace above")?;
     let packages = BUILT_IN.map(|name| format!("dracpu-strategy-{name}"));
     let built = dracpu_guest_build::Guests {
         workspace,

@@ -3,6 +3,7 @@
 use super::{Failure, machine, print};
 use crate::config::flags::ConfigFlags;
 use crate::driver::{self, LoadedOnce};
+use crate::logging;
 use crate::slices::{Pool, generate_name};
 use crate::strategy::Catalogue;
 use dracpu_topology::machine::Machine;
@@ -48,9 +49,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let catalogue = Catalogue::new(&config.strategies).map_err(|error| Failure::Failed(error.into()))?;
     let published = driver::published(&LoadedOnce::new(catalogue), &config, &topology);
     let published = published.map_err(|why| Failure::Usage(anyhow::Error::msg(why)))?;
-    for warning in topology.warnings.iter().chain(&published.warnings) {
-        tracing::warn!(code = warning.code, "{}", warning.message);
-    }
+    logging::warn_all(topology.warnings.iter().chain(&published.warnings));
     let pool = Pool::from(&config);
     let specs = pool.desired(&published.devices).into_iter().enumerate();
     let slices = specs.map(|(place, spec)| slice(place, spec, &pool.node_name)).collect();

@@ -1,9 +1,10 @@
 use super::api::Api;
 use super::decide::{Decide, Strategies, StrategyInfo};
-use super::view::{self, View};
+use super::view::{self, Names, View};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
 use crate::config::{Config, DeviceMode, MinSharedCpus};
 use crate::device::{Device, Group, Published};
+use crate::logging;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Ledger, Node};
 use dracpu_topology::Topology;
@@ -263,9 +264,10 @@ pub fn published(
     topology: &Topology,
 ) -> Result<Published, String> {
     floor_of(topology, config).map_err(|error| error.to_string())?;
-    let (groups, strategy) = open(strategies, config, topology, None);
+    let reserved = config.reserved_cpus.on(topology);
+    let (groups, _, strategy) = open(strategies, config, topology, &reserved, None);
     strategy.info()?;
-    Ok(view::publish(topology, config, &groups, strategy.decider()))
+    Ok(view::publish(topology, &reserved, config, &groups, strategy.decider()))
 }
 
 fn allocation(
@@ -274,36 +276,36 @@ fn allocation(
     topology: &Topology,
     before: Option<&View>,
 ) -> Allocation {
-    let (groups, strategy) = open(strategies, config, topology, before);
+    let reserved = config.reserved_cpus.on(topology);
+    let (groups, names, strategy) = open(strategies, config, topology, &reserved, before);
     let fingerprint = topology.fingerprint();
-    let view = View::new(topology, config, groups, strategy.decider(), before);
-    for warning in &view.warnings {
-        tracing::warn!(code = warning.code, "{}", warning.message);
-    }
+    let published = view::publish(topology, &reserved, config, &groups, strategy.decider());
+    logging::warn_all(&published.warnings);
+    let view = View::new(groups, names, published.devices);
     let pcie_roots = topology.pcie_roots.iter().map(|root| root.name.clone()).collect();
     Allocation { strategy, view, fingerprint, pcie_roots }
 }
 
-/// The machine's groups, and who chooses CPUs in them.
+/// The machine's groups, all names, and who chooses CPUs in the groups.
 fn open(
     strategies: &dyn Strategies,
     config: &Config,
     topology: &Topology,
+    reserved: &CpuSet,
     before: Option<&View>,
-) -> (Vec<Group>, Chooser) {
-    let reserved = config.reserved_cpus.on(topology);
-    let groups = view::groups(topology, config, before);
+) -> (Vec<Group>, Names, Chooser) {
+    let (groups, names) = view::groups(topology, reserved, config, before);
     let chooser = match config.mode {
         DeviceMode::Individual => Chooser::Scheduler,
         DeviceMode::Grouped(_) => {
             let options = &config.strategy_options;
-            match strategies.open(&config.allocator, topology, &reserved, &groups, options) {
+            match strategies.open(&config.allocator, topology, reserved, &groups, options) {
                 Ok(strategy) => Chooser::Strategy(strategy),
                 Err(why) => Chooser::Broken(why),
             }
         }
     };
-    (groups, chooser)
+    (groups, names, chooser)
 }
 
 /// Takes over what is recorded. Returns the files of which not even the CPUs are known.

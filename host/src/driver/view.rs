@@ -2,21 +2,22 @@ use super::decide::Decide;
 use crate::config::{Config, GroupBy};
 use crate::device::{self, Device, Group, Published};
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::{Topology, Warning};
+use dracpu_topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The kind of groups whose names are running numbers.
 const LLC: &str = GroupBy::Llc.name();
 
+/// By CPU, where names are running numbers (single CPUs, caches): what the device of every CPU that ever had one is
+/// called. Names never change while running.
+pub(super) type Names = BTreeMap<u32, String>;
+
 /// The machine as the node publishes it: what a device's name stands for.
 pub(super) struct View {
     pub(super) groups: Vec<Group>,
     pub(super) devices: Arc<Vec<Device>>,
-    pub(super) warnings: Vec<Warning>,
-    /// Where names are running numbers (single CPUs, caches): what the device of every CPU that ever had one is
-    /// called. Names never change while running.
-    names: BTreeMap<u32, String>,
+    names: Names,
 }
 
 /// What a device's name stands for.
@@ -29,29 +30,13 @@ pub(super) enum Place {
 }
 
 impl View {
-    /// `strategy` is none in individual mode, and where there is none to be used: then no group is
-    /// published.
-    pub(super) fn new(
-        topology: &Topology,
-        config: &Config,
-        groups: Vec<Group>,
-        strategy: Option<&dyn Decide>,
-        before: Option<&Self>,
-    ) -> Self {
-        let mut published = publish(topology, config, &groups, strategy);
-        let mut names = before.map(|view| view.names.clone()).unwrap_or_default();
-        let single = published.devices.iter_mut().filter(|device| device.capacity.is_none());
+    /// What [`groups`] and [`publish`] found.
+    pub(super) fn new(groups: Vec<Group>, mut names: Names, mut devices: Vec<Device>) -> Self {
+        let single = devices.iter_mut().filter(|device| device.capacity.is_none());
         keep_names(single.map(|device| (&device.cpus, &mut device.name)), &mut names, |n| {
             format!("cpudev{n:03}")
         });
-        names.extend(
-            groups
-                .iter()
-                .filter(|group| group.kind == LLC)
-                .flat_map(|group| group.cpus.iter().map(|cpu| (cpu, group.device.clone()))),
-        );
-        let (devices, warnings) = (Arc::new(published.devices), published.warnings);
-        Self { groups, devices, warnings, names }
+        Self { groups, devices: Arc::new(devices), names }
     }
 
     /// What a device's name stands for; groups also when they are not published at the moment.
@@ -84,34 +69,38 @@ impl View {
     }
 }
 
-/// The devices to publish; `strategy` as for [`View::new`].
+/// The devices to publish. `strategy` is none in individual mode, and where there is none to be used: then no group is
+/// published.
 pub(super) fn publish(
     topology: &Topology,
+    reserved: &CpuSet,
     config: &Config,
     groups: &[Group],
     strategy: Option<&dyn Decide>,
 ) -> Published {
     let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
     let offers = strategy.map(Decide::offers).unwrap_or_default();
-    let reserved = config.reserved_cpus.on(topology);
-    device::publish(topology, &reserved, config.into(), groups, &publishes, offers)
+    device::publish(topology, reserved, config.into(), groups, &publishes, offers)
 }
 
-/// The groups of a machine that has changed, under the names that their CPUs have had before.
-pub(super) fn groups(topology: &Topology, config: &Config, before: Option<&View>) -> Vec<Group> {
-    let mut groups = device::groups(topology, config.mode, &config.reserved_cpus.on(topology));
-    if let Some(before) = before {
-        let numbered = groups.iter_mut().filter(|group| group.kind == LLC);
-        let mut names = before.names.clone();
-        keep_names(numbered.map(|group| (&group.cpus, &mut group.device)), &mut names, device::llc_name);
-    }
-    groups
+/// The groups of a machine, under the names that their CPUs have had before; and all names.
+pub(super) fn groups(
+    topology: &Topology,
+    reserved: &CpuSet,
+    config: &Config,
+    before: Option<&View>,
+) -> (Vec<Group>, Names) {
+    let mut groups = device::groups(topology, config.mode, reserved);
+    let mut names = before.map(|view| view.names.clone()).unwrap_or_default();
+    let numbered = groups.iter_mut().filter(|group| group.kind == LLC);
+    keep_names(numbered.map(|group| (&group.cpus, &mut group.device)), &mut names, device::llc_name);
+    (groups, names)
 }
 
 /// Gives devices the names that their CPUs had before; new ones are numbered behind them.
 fn keep_names<'a>(
     devices: impl Iterator<Item = (&'a CpuSet, &'a mut String)>,
-    names: &mut BTreeMap<u32, String>,
+    names: &mut Names,
     numbered: impl Fn(usize) -> String,
 ) {
     let number = |name: &String| name.trim_start_matches(char::is_alphabetic).parse::<usize>().ok();

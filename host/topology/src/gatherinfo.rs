@@ -31,6 +31,8 @@ struct CpuInfo {
     cluster: i64,
     #[serde(rename = "numaNodeID", default = "none")]
     numa_node: i64,
+    #[serde(rename = "numaNodeCPUSet", default)]
+    numa_node_cpus: String,
     #[serde(default = "none")]
     sibling: i64,
     siblings: Option<String>,
@@ -54,19 +56,19 @@ pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
     let mut online = CpuSet::new();
     let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
     let mut caches: BTreeMap<(i64, i64), CpuSet> = BTreeMap::new();
+    let mut nodes: BTreeMap<i64, CpuSet> = BTreeMap::new();
     for cpu in &cpus {
         if cpu.cpu > MAX_CPU_ID || !online.insert(cpu.cpu) {
             return Err(format!("cpuID {} is above {MAX_CPU_ID} or there twice", cpu.cpu));
         }
         cores.entry(cpu.core_name()).or_default().insert(cpu.cpu);
         caches.entry((cpu.socket, cpu.cache)).or_default().insert(cpu.cpu);
+        nodes.entry(cpu.numa_node).or_default().insert(cpu.cpu);
     }
     let mut draft = Draft::default();
     for cpu in cpus {
         let siblings = match &cpu.siblings {
-            Some(text) => text
-                .parse()
-                .map_err(|error| format!("siblings of cpuID {} are `{text}`: {error}", cpu.cpu))?,
+            Some(text) => cpu.list("siblings", text)?,
             None => cores.get(&cpu.core_name()).cloned().unwrap_or_default(),
         };
         let shared = caches.get(&(cpu.socket, cpu.cache)).filter(|_| cpu.cache >= 0);
@@ -76,6 +78,10 @@ pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
             size_bytes: 0,
             cpus: cpus.clone(),
         });
+        let of_node = cpu.list("numaNodeCPUSet", &cpu.numa_node_cpus)?.intersection(&online);
+        if !of_node.is_empty() && nodes.get(&cpu.numa_node) != Some(&of_node) {
+            draft.warnings.note("nodes-disagree", cpu.cpu);
+        }
         let named = CpuKind { name: shown("coreType", cpu.core_type)?, ..CpuKind::default() };
         draft.cpus.push(DraftCpu {
             id: cpu.cpu,
@@ -94,6 +100,10 @@ pub(crate) fn from_yaml(text: &str) -> Result<Topology, String> {
 }
 
 impl CpuInfo {
+    fn list(&self, key: &str, text: &str) -> Result<CpuSet, String> {
+        text.parse().map_err(|error| format!("{key} of cpuID {} is `{text}`: {error}", self.cpu))
+    }
+
     /// The lowest CPU of the core: `sibling` is the lowest other one, also with more than two threads.
     fn core_name(&self) -> u32 {
         u32::try_from(self.sibling).map_or(self.cpu, |sibling| sibling.min(self.cpu))

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Each code, what its numbers count, and the fact and its consequence. Codes are stable: scripts and
 /// documentation name them.
-const CODES: [(&str, &str, &str); 22] = [
+const CODES: [(&str, &str, &str); 23] = [
     ("no-online-file", "CPUs", "devices/system/cpu/online is missing or empty; these were found otherwise"),
     (
         "online-disagrees",
@@ -31,6 +31,7 @@ const CODES: [(&str, &str, &str); 22] = [
     ("no-numa", "CPUs", "no NUMA node is shown"),
     ("cpu-without-node", "CPUs", "in no NUMA node"),
     ("cpu-in-several-nodes", "CPUs", "in several NUMA nodes; the one with the lowest id counts"),
+    ("nodes-disagree", "CPUs", "the CPUs of their NUMA node and its id contradict each other; the id counts"),
     (
         "node-of-offline-cpu",
         "CPUs",

@@ -241,6 +241,14 @@ fn a_gatherinfo_document_is_a_machine() {
     assert_eq!(topology.caches[0].id, Some(5));
     assert_eq!(topology.numa_nodes[0].cpus.to_string(), "0-2");
     assert_eq!(topology.cpu(3).unwrap().core_id, Some(9));
+    // CPU 3 says that it is in no node.
+    let of_nodes: Vec<&str> = topology
+        .warnings
+        .iter()
+        .filter(|found| found.code == "nodes-disagree")
+        .map(|found| &*found.message)
+        .collect();
+    assert!(matches!(of_nodes[..], [message] if message.starts_with("CPU 0: ")), "{of_nodes:?}");
 }
 
 #[test]
@@ -251,7 +259,10 @@ fn gatherinfo_siblings_may_be_more_than_two() {
     let rows =
         [1, 3, 5].map(|cpu| format!("  - cpuID: {cpu}\n    sibling: 1\n    siblings: 1,3,5\n")).concat();
     assert_eq!(lists(&loaded(&format!("cpuDetails:\n  cpus:\n{rows}")).topology.cores), ["1,3,5"]);
-    assert!(fault("cpuDetails:\n  cpus:\n  - {cpuID: 1, siblings: 1;3}\n").contains("`1;3`"));
+    for key in ["siblings", "numaNodeCPUSet"] {
+        let why = fault(&format!("cpuDetails:\n  cpus:\n  - {{cpuID: 1, {key}: 1;3}}\n"));
+        assert!(why.contains(&format!("{key} of cpuID 1 is `1;3`")), "{why}");
+    }
 }
 
 #[test]
