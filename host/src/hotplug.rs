@@ -79,7 +79,7 @@ async fn look(
         // Changed again meanwhile: the next look will see.
         let at_rest = found == online;
         if at_rest {
-            driver.machine_changed(&topology);
+            driver.machine_changed(topology);
         }
         anyhow::Ok((found, at_rest))
     };

@@ -2,7 +2,7 @@
 //!
 //! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then [`dra`] →
 //! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
-//! [`driver`]. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
+//! [`driver`], `reload` changed strategies. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
 //! an edge.
 
 pub mod cdi;
@@ -16,6 +16,8 @@ pub mod http;
 mod logging;
 pub mod nri;
 pub mod readiness;
+mod reload;
+mod report;
 pub mod run;
 pub mod slices;
 pub mod strategy;

@@ -32,6 +32,7 @@ impl fmt::Display for Part {
 #[derive(Debug)]
 pub struct Readiness {
     problems: Mutex<BTreeMap<Part, String>>,
+    notes: Mutex<BTreeMap<Part, String>>,
 }
 
 impl Default for Readiness {
@@ -40,7 +41,8 @@ impl Default for Readiness {
             (Part::Registration, "the kubelet has not contacted this driver yet"),
             (Part::Nri, "not connected to the container runtime yet"),
         ];
-        Self { problems: Mutex::new(problems.map(|(part, why)| (part, why.to_owned())).into()) }
+        let problems = problems.map(|(part, why)| (part, why.to_owned())).into();
+        Self { problems: Mutex::new(problems), notes: Mutex::default() }
     }
 }
 
@@ -53,6 +55,22 @@ impl Readiness {
     /// The part does not serve, and why: one clause that says what to do if something can be done.
     pub fn not_ready(&self, part: Part, why: impl Into<String>) {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).insert(part, why.into());
+    }
+
+    /// Whether the part serves or not, this is not as configured; none when all is.
+    pub fn note(&self, part: Part, what: Option<String>) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        match what {
+            Some(what) => _ = notes.insert(part, what),
+            None => _ = notes.remove(&part),
+        }
+    }
+
+    /// What is not as configured.
+    #[must_use]
+    pub fn notes(&self) -> Vec<(Part, String)> {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.iter().map(|(part, what)| (*part, what.clone())).collect()
     }
 
     /// The parts that do not serve, with their reasons; empty when ready.

@@ -3,7 +3,7 @@
 //! 1. The configuration, logged once; the way to the API server (nobody is asked yet).
 //! 2. The node lock, before any socket; then whatever earlier drivers left is cleared away.
 //! 3. The driver, from the machine and the records: in place before anybody can call.
-//! 4. HTTP, the kubelet's sockets, the runtime, the slices: a task each. One that ends early ends the
+//! 4. HTTP, the kubelet's sockets, the runtime, the slices, what may change: a task each. One that ends early ends the
 //!    process with its reason.
 //! 5. A signal stops all of them; calls that run are finished, within a deadline. The sockets go; slices
 //!    and CDI specs stay.
@@ -11,17 +11,19 @@
 
 use crate::cdi::{self, SpecDir};
 use crate::cli::Failure;
-use crate::config::{Config, ConfigFlags};
+use crate::config::{Config, ConfigFlags, DeviceMode};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
-use crate::driver::{Driver, DriverParts, LoadedOnce, StartError, StrategyInfo};
+use crate::driver::{Driver, DriverParts, LoadedOnce, StartError};
 use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
 use crate::nri;
-use crate::readiness::{Part, Readiness};
+use crate::readiness::Readiness;
+use crate::reload::{self, Reload, Watched};
+use crate::report::Report;
 use crate::slices::{self, Pool};
-use crate::strategy::Catalogue;
+use crate::strategy::{Cache, Catalogue};
 use anyhow::{Context as _, anyhow};
 use dracpu_topology::Overlay;
 use std::future::Future;
@@ -64,7 +66,9 @@ impl Args {
 /// [`Failure`] with the reason.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     logging::start(args.config.verbosity, args.log_format);
+    let mut watched = Watched::new(&args.config);
     let config = args.config.load()?;
+    watched.add(&config.selection);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.describe(), "effective configuration");
     // Fails when the process has one already, which serves as well.
     let _installed = rustls::crypto::ring::default_provider().install_default();
@@ -75,36 +79,44 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         .build()
         .context("cannot start the threads of the daemon")
         .map_err(Failure::Failed)?;
-    let result = runtime.block_on(daemon(config));
+    let result = runtime.block_on(daemon(args.config, config, watched));
     // A blocking call that outlives the drain is cut off with the process, as by a crash.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
 }
 
-async fn daemon(config: Config) -> Result<(), Failure> {
+async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<(), Failure> {
     let access = dra::access(&config).await.map_err(|error| Failure::Usage(error.into()))?;
     let mut signals = Signals::new().context("cannot listen for signals").map_err(Failure::Failed)?;
+    // From here on it ends nobody.
+    let hangup =
+        signal(SignalKind::hangup()).context("cannot listen for signals").map_err(Failure::Failed)?;
     let begin = async {
         let lock = take_node(&config).await?;
         let overlay = config.sysfs_overlay.as_deref().map(Overlay::load).transpose();
         let overlay = overlay.map_err(|error| Failure::Failed(error.into()))?.unwrap_or_default();
         let sysfs = Arc::new(Sysfs { root: config.sysfs_root.clone(), overlay });
-        let driver = start_driver(config.clone(), access.clone(), sysfs.clone()).await.map_err(|error| {
+        let started = start_driver(config.clone(), access.clone(), sysfs.clone()).await.map_err(|error| {
             match error.downcast_ref::<StartError>() {
                 Some(StartError::NothingShared(_)) => Failure::Usage(error),
                 _ => Failure::Failed(error),
             }
         })?;
-        Ok::<_, Failure>((lock, driver, sysfs))
+        Ok::<_, Failure>((lock, started, sysfs))
     };
-    let (_lock, driver, sysfs) = tokio::select! {
+    let (_lock, started, sysfs) = tokio::select! {
         begun = begin => begun?,
         name = signals.next() => {
             tracing::info!(signal = name, "stopped before anything was served");
             return Ok(());
         }
     };
-    let tasks = Tasks::start(&config, access, driver, sysfs).await.map_err(Failure::Failed)?;
+    let Started { driver, catalogue, incomplete } = started;
+    let reload = Reload { flags, started: config.clone(), catalogue, driver: driver.clone() };
+    let reload = |report: Report| async move {
+        reload::watch(reload, watched, incomplete, hangup, |outcome| report.reloaded(outcome)).await;
+    };
+    let tasks = Tasks::start(&config, access, driver, sysfs, reload).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
 }
 
@@ -134,7 +146,15 @@ fn identity() -> String {
     }
 }
 
-async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> anyhow::Result<Arc<Driver>> {
+/// A driver, and where its strategies come from.
+struct Started {
+    driver: Arc<Driver>,
+    catalogue: Catalogue,
+    /// Strategies are left that take long to load.
+    incomplete: bool,
+}
+
+async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> anyhow::Result<Started> {
     let start = move || {
         let probe = cdi::from_environment();
         let boot_id = "/proc/sys/kernel/random/boot_id";
@@ -142,16 +162,25 @@ async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> 
         logging::warn_all(&topology.warnings);
         config.settle_reserved(&topology, &Default::default());
         tracing::info!(reserved = %config.reserved_cpus.on(&topology), "CPUs");
+        let cache = Cache::create(&config.cache_dir);
+        let cache = cache.map_err(|error| {
+            tracing::warn!("strategies are compiled at every start: {:#}", anyhow::Error::new(error));
+        });
+        let catalogue =
+            Catalogue::new(&config.selection.strategies)?.with_cache(cache.ok(), &config.sysfs_root);
+        let names = config.selection.names().filter(|_| config.mode != DeviceMode::Individual);
+        let strategies = Arc::new(LoadedOnce::at_once(catalogue.clone(), names));
+        let incomplete = strategies.is_incomplete();
         let parts = DriverParts {
             topology,
-            strategies: Arc::new(LoadedOnce::new(Catalogue::new(&config.strategies)?)),
+            strategies,
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
             probe,
             boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
             config,
         };
-        anyhow::Ok(Driver::start(parts)?)
+        anyhow::Ok(Started { driver: Driver::start(parts)?, catalogue, incomplete })
     };
     tokio::task::spawn_blocking(start).await.context("the driver could not be started")?
 }
@@ -164,28 +193,19 @@ struct Tasks {
 }
 
 impl Tasks {
-    async fn start(
+    async fn start<R: Future<Output = ()> + Send + 'static>(
         config: &Config,
         access: Access,
         driver: Arc<Driver>,
         sysfs: Arc<Sysfs>,
+        reload: impl FnOnce(Report) -> R,
     ) -> anyhow::Result<Self> {
         let mut tasks = Self { set: JoinSet::new(), stop: CancellationToken::new(), health: Arc::default() };
         let readiness: Arc<Readiness> = Arc::default();
         let metrics: Arc<Metrics> = Arc::default();
-        let strategy = {
-            let (driver, metrics, readiness) = (driver.clone(), metrics.clone(), readiness.clone());
-            move || match driver.strategy() {
-                Ok(strategy) => {
-                    if let Some(StrategyInfo { name, version, digest, .. }) = strategy {
-                        metrics.strategy(&name, &version, &digest);
-                    }
-                    readiness.ready(Part::Strategy);
-                }
-                Err(why) => readiness.not_ready(Part::Strategy, why),
-            }
-        };
-        strategy();
+        let report =
+            Report { driver: driver.clone(), metrics: metrics.clone(), readiness: readiness.clone() };
+        report.active();
 
         let listener = http::listen(config.bind_address).await;
         let listener =
@@ -230,7 +250,14 @@ impl Tasks {
         tasks.spawn("slice publisher", slices);
 
         let stop = tasks.stop.clone();
-        let watch = hotplug::watch(sysfs, driver.clone(), strategy);
+        let reload = reload(report.clone());
+        tasks.spawn("watch of strategies", async move {
+            stop.run_until_cancelled(reload).await;
+            Ok(())
+        });
+
+        let stop = tasks.stop.clone();
+        let watch = hotplug::watch(sysfs, driver.clone(), move || report.active());
         tasks.spawn("watch of online CPUs", async move {
             stop.run_until_cancelled(watch).await;
             Ok(())

@@ -7,10 +7,11 @@ use dracpu::config::{DeviceMode, GroupBy, LimitsConfig, StrategyConfig};
 use dracpu::device::{self, Group};
 use dracpu::strategy::{Catalogue, Fault, Lie, Loaded, Opened, Request, Source, State, StrategyError};
 use dracpu_cpuset::CpuSet;
+use dracpu_tests::support::guests;
 use dracpu_topology::{Topology, machine};
 use serde_json::Map;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -19,16 +20,7 @@ const UNLUCKY: u32 = 13;
 
 /// The guests by name, as components.
 static GUESTS: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let guests = dracpu_guest_build::Guests {
-        workspace,
-        target_directory: &dracpu_guest_build::guests_directory(&std::env::current_exe().unwrap()).unwrap(),
-        packages: &["dracpu-test-guests"],
-        examples: true,
-    };
-    let built = guests.build().unwrap_or_else(|error| panic!("{error}"));
-    let mut components: BTreeMap<String, Vec<u8>> =
-        built.components.into_iter().map(|(name, component)| (name.replace('_', "-"), component)).collect();
+    let mut components = guests::GUESTS.clone();
     components.insert("many-memories".to_owned(), many_memories(&components["honest"]));
     components
 });
@@ -87,9 +79,9 @@ fn load(guest: &str, limits: LimitsConfig) -> Loaded {
 
 /// An entry of `strategies` for a guest, whose file lies in the directory.
 fn configured(directory: &Path, guest: &str, limits: LimitsConfig) -> StrategyConfig {
-    let path: PathBuf = directory.join(guest).with_extension("wasm");
+    let path = directory.join(guest).with_extension("wasm");
     std::fs::write(&path, &GUESTS[guest]).unwrap();
-    StrategyConfig { name: guest.to_owned(), path, digest: None, limits, options: Map::new() }
+    StrategyConfig { name: guest.to_owned(), path: Some(path), digest: None, limits, options: Map::new() }
 }
 
 fn request(name: &str, count: u32) -> Request {
@@ -279,7 +271,13 @@ fn files_that_are_no_components_are_refused_with_the_remedy() {
         let path = directory.path().join("s.wasm");
         std::fs::write(&path, bytes).unwrap();
         let digest = digest.map(str::to_owned);
-        let config = StrategyConfig { name: "honest".to_owned(), path, digest, limits, options: Map::new() };
+        let config = StrategyConfig {
+            name: "honest".to_owned(),
+            path: Some(path),
+            digest,
+            limits,
+            options: Map::new(),
+        };
         Catalogue::with_built_in([], &[config]).unwrap().load("honest").map(|_| ()).unwrap_err().to_string()
     };
     let none = LimitsConfig::default();
@@ -315,7 +313,7 @@ fn a_built_in_strategy_that_was_taken_away_fails_by_name() {
 fn a_configured_strategy_takes_the_place_of_a_built_in_one_of_the_same_name() {
     let directory = tempfile::tempdir().unwrap();
     let config = configured(directory.path(), "honest", LimitsConfig::default());
-    let source = Source::File(config.path.clone());
+    let source = Source::File(config.path.clone().unwrap());
     let built_in = [("honest", b"damaged".to_vec().into())];
     let catalogue = Catalogue::with_built_in(built_in, &[config]).unwrap();
     assert_eq!(catalogue.list().collect::<Vec<_>>(), [("honest", source.clone())]);

@@ -46,7 +46,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut config = args.config.load()?;
     let Machine { topology, reserved, .. } = machine::load(args.machine.as_deref(), &config)?;
     config.settle_reserved(&topology, &reserved);
-    let catalogue = Catalogue::new(&config.strategies).map_err(|error| Failure::Failed(error.into()))?;
+    let catalogue =
+        Catalogue::new(&config.selection.strategies).map_err(|error| Failure::Failed(error.into()))?;
     let published = driver::published(&LoadedOnce::new(catalogue), &config, &topology);
     let published = published.map_err(|why| Failure::Usage(anyhow::Error::msg(why)))?;
     logging::warn_all(topology.warnings.iter().chain(&published.warnings));

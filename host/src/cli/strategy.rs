@@ -5,7 +5,9 @@ mod inspect;
 mod list;
 
 use super::{Failure, Output};
-use crate::strategy::{Catalogue, Loaded};
+use crate::config::Config;
+use crate::strategy::compiler::child;
+use crate::strategy::{Cache, Catalogue, Loaded};
 use std::process::ExitCode;
 
 /// List, inspect and question strategies: the components that decide which CPUs a claim gets
@@ -20,6 +22,9 @@ enum Verb {
     List(list::Args),
     Inspect(inspect::Args),
     Decide(decide::Args),
+    /// Compile the component on standard input; the daemon's own use
+    #[command(hide = true)]
+    Compile(child::Args),
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -27,6 +32,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
         Verb::List(args) => list::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Decide(args) => decide::run(&args),
+        Verb::Compile(args) => Ok(child::run(&args)),
     }
 }
 
@@ -41,6 +47,12 @@ fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
 /// The strategies of this binary and of a configuration.
 fn catalogue(configured: &[crate::config::StrategyConfig]) -> Result<Catalogue, Failure> {
     Catalogue::new(configured).map_err(|error| Failure::Failed(error.into()))
+}
+
+/// The strategies of a configuration, with what the daemon on this host has compiled of them.
+fn catalogue_of(config: &Config) -> Result<Catalogue, Failure> {
+    let cache = Cache::existing(&config.cache_dir).ok();
+    Ok(catalogue(&config.selection.strategies)?.with_cache(cache, &config.sysfs_root))
 }
 
 /// A JSON object with the keys of another one added.

@@ -5,18 +5,20 @@ use crate::config::values;
 use crate::words::{names, quoted};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const API_VERSION: &str = "v1alpha1";
 
 /// The keys that a file may have.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "apiVersion",
     "cpuDeviceMode",
     "groupBy",
     "allocator",
     "strategies",
     "strategyOptions",
+    "allowedStrategies",
     "reservedCPUs",
     "reservedCPUCount",
     "minSharedCPUs",
@@ -40,9 +42,6 @@ const FLAG_ONLY: [(&str, &str); 8] = [
     ("lockTimeout", "--lock-timeout"),
 ];
 
-/// Keys of features that this version does not have.
-const UNSUPPORTED: [&str; 1] = ["allowedStrategies"];
-
 const STRATEGY_KEYS: [&str; 5] = ["name", "path", "digest", "limits", "options"];
 const LIMIT_KEYS: [&str; 5] = ["fuel", "deadlineMillis", "memoryBytes", "transferBytes", "componentBytes"];
 
@@ -54,6 +53,7 @@ pub(super) struct FileConfig {
     pub(super) allocator: Option<String>,
     pub(super) strategies: Vec<StrategyConfig>,
     pub(super) strategy_options: Map<String, Value>,
+    pub(super) allowed_strategies: Vec<String>,
     pub(super) reserved_cpus: Option<String>,
     pub(super) reserved_cpu_count: Option<u64>,
     pub(super) min_shared_cpus: Option<u64>,
@@ -109,6 +109,7 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
         allocator: fields.text("allocator"),
         strategies: fields.strategies(),
         strategy_options: fields.object("strategyOptions"),
+        allowed_strategies: fields.texts("allowedStrategies"),
         reserved_cpus: fields.text("reservedCPUs"),
         reserved_cpu_count: fields.count("reservedCPUCount"),
         min_shared_cpus: fields.count("minSharedCPUs"),
@@ -127,8 +128,6 @@ fn check_keys(map: &Map<String, Value>, problems: &mut Vec<String>) {
         let flag = FLAG_ONLY.iter().find(|(name, _)| name.to_lowercase() == lower);
         if let Some((_, flag)) = flag {
             problems.push(format!("`{key}` is not a key of the file; use the flag {flag}"));
-        } else if UNSUPPORTED.contains(&key.as_str()) {
-            problems.push(format!("`{key}` is not supported by this version; remove it"));
         } else {
             strange.push(key.as_str());
         }
@@ -220,6 +219,26 @@ impl Fields<'_> {
         count
     }
 
+    /// A list of texts.
+    fn texts(&mut self, key: &str) -> Vec<String> {
+        let entries = match self.take(key) {
+            None => return Vec::new(),
+            Some(Value::Array(entries)) => entries,
+            Some(other) => {
+                self.mismatch(key, "a list", &other);
+                return Vec::new();
+            }
+        };
+        let mut texts = Vec::new();
+        for (at, entry) in entries.into_iter().enumerate() {
+            match entry {
+                Value::String(text) => texts.push(text),
+                other => self.mismatch(&format!("{key}[{at}]"), "text", &other),
+            }
+        }
+        texts
+    }
+
     fn object(&mut self, key: &str) -> Map<String, Value> {
         match self.take(key) {
             None => Map::new(),
@@ -285,9 +304,9 @@ impl Fields<'_> {
             }
             Some(_) => {}
         }
-        let path = self.text("path").filter(|path| !path.is_empty());
-        if path.is_none() {
-            self.problem("path", "is missing; give the component file");
+        let path = self.text("path").filter(|path| !path.is_empty()).map(PathBuf::from);
+        if path.is_none() && !name.as_deref().is_some_and(built_in) {
+            self.problem("path", "is missing; give the component file (only built-in strategies need none)");
         }
         let digest = self.text("digest");
         if let Some(digest) = digest.as_deref().filter(|digest| !values::is_sha256(digest)) {
@@ -305,8 +324,12 @@ impl Fields<'_> {
             transfer_bytes: limits.count("transferBytes"),
             component_bytes: limits.count("componentBytes"),
         };
-        Some(StrategyConfig { name: name?, path: path?.into(), digest, limits, options })
+        Some(StrategyConfig { name: name?, path, digest, limits, options })
     }
+}
+
+fn built_in(name: &str) -> bool {
+    dracpu_built_in::BUILT_IN.iter().any(|built_in| built_in.name == name)
 }
 
 /// A value in a few words, for messages.

@@ -51,6 +51,10 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "DIR")]
     pub cdi_dir: Option<PathBuf>,
 
+    /// Directory of compiled strategies, the daemon's own [default: plugins/dra.cpu/cache in the kubelet's]
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+
     /// How long to wait for another instance on this node to end, e.g. 1m30s [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub lock_timeout: Option<String>,

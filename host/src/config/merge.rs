@@ -1,7 +1,7 @@
 //! Flags over file, with defaults under both, and the rules that need more than one value.
 
 use super::file::FileConfig;
-use super::{Config, ConfigFlags, DeviceMode, GroupBy, MinSharedCpus, ReservedCpus, values};
+use super::{Config, ConfigFlags, DeviceMode, GroupBy, MinSharedCpus, ReservedCpus, Selection, values};
 use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use std::ffi::OsString;
@@ -73,6 +73,7 @@ pub(super) fn merge(
         warnings.extend(ignored);
     }
     let allocator = allocator(mode, file.allocator, problems, warnings);
+    let allowed_strategies = allowed(file.allowed_strategies, problems);
 
     let reserved = given(flags.reserved_cpus.as_ref(), "--reserved-cpus", file.reserved_cpus, "reservedCPUs");
     let reserved_cpus = reserved_cpus(reserved.as_ref(), file.reserved_cpu_count, problems);
@@ -112,12 +113,16 @@ pub(super) fn merge(
     };
 
     let path = |flag: &Option<PathBuf>, default: &str| flag.clone().unwrap_or_else(|| default.into());
+    let kubelet_root_dir = path(&flags.kubelet_root_dir, "/var/lib/kubelet");
     let file_path = |key: Option<String>| key.filter(|path| !path.is_empty()).map(PathBuf::from);
     let config = Config {
         mode: mode?,
-        allocator,
-        strategies: file.strategies,
-        strategy_options: file.strategy_options,
+        selection: Selection {
+            allocator,
+            strategies: file.strategies,
+            strategy_options: file.strategy_options,
+            allowed_strategies,
+        },
         reserved_cpus,
         min_shared_cpus,
         remove_cfs_quota,
@@ -129,7 +134,11 @@ pub(super) fn merge(
             .unwrap_or(false),
         bind_address: bind_address?,
         expose_pcie_roots: flags.expose_pcie_roots.unwrap_or(false),
-        kubelet_root_dir: path(&flags.kubelet_root_dir, "/var/lib/kubelet"),
+        cache_dir: flags
+            .cache_dir
+            .clone()
+            .unwrap_or_else(|| super::plugin_dir(&kubelet_root_dir).join("cache")),
+        kubelet_root_dir,
         sysfs_root: path(&flags.sysfs_root, "/sys"),
         nri_socket: path(&flags.nri_socket, "/var/run/nri/nri.sock"),
         cdi_dir: path(&flags.cdi_dir, "/var/run/cdi"),
@@ -193,6 +202,7 @@ fn without_effect(file: &FileConfig) -> Vec<String> {
         ("allocator", file.allocator.is_some()),
         ("strategies", !file.strategies.is_empty()),
         ("strategyOptions", !file.strategy_options.is_empty()),
+        ("allowedStrategies", !file.allowed_strategies.is_empty()),
     ];
     let keys: Vec<&str> = keys.into_iter().filter(|(_, set)| *set).map(|(key, _)| key).collect();
     let verb = if keys.len() == 1 { "has" } else { "have" };
@@ -244,6 +254,24 @@ fn allocator(
             name
         }
     }
+}
+
+/// What claims may name, as strategies call themselves.
+fn allowed(names: Vec<String>, problems: &mut Vec<String>) -> Vec<String> {
+    let mut allowed: Vec<String> = Vec::new();
+    for name in names {
+        if !values::is_dns_label(&name) {
+            problems.push(format!(
+                "`allowedStrategies`: `{}` is not the name of a strategy (`dracpu strategy list` shows them)",
+                quoted(&name)
+            ));
+        }
+        let name = if name == values::PACKED_ALIAS { values::PACKED.to_owned() } else { name };
+        if !allowed.contains(&name) {
+            allowed.push(name);
+        }
+    }
+    allowed
 }
 
 fn reserved_cpus(given: Option<&Given>, number: Option<u64>, problems: &mut Vec<String>) -> ReservedCpus {

@@ -20,7 +20,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The effective configuration: the file with explicit flags over it, checked.
@@ -28,12 +28,8 @@ use std::time::Duration;
 pub struct Config {
     /// `cpuDeviceMode` and `groupBy`.
     pub mode: DeviceMode,
-    /// `allocator`: the name of the active strategy (`cpumanager` is read as `packed`).
-    pub allocator: String,
-    /// `strategies`: components beside the built-in ones.
-    pub strategies: Vec<StrategyConfig>,
-    /// `strategyOptions`: options of the active strategy, over its entry's.
-    pub strategy_options: Map<String, Value>,
+    /// Which strategies decide.
+    pub selection: Selection,
     /// `reservedCPUs` or `reservedCPUCount`: never given out, never shared.
     pub reserved_cpus: ReservedCpus,
     /// `minSharedCPUs`: the least that claims must leave to the shared pool.
@@ -60,8 +56,31 @@ pub struct Config {
     pub nri_socket: PathBuf,
     /// `--cdi-dir`.
     pub cdi_dir: PathBuf,
+    /// `--cache-dir`.
+    pub cache_dir: PathBuf,
     /// `--lock-timeout`.
     pub lock_timeout: Duration,
+}
+
+/// Which strategies decide. All that a running daemon takes over from a changed configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Selection {
+    /// `allocator`: the name of the active strategy (`cpumanager` is read as `packed`).
+    pub allocator: String,
+    /// `strategies`: components beside the built-in ones, and settings of those.
+    pub strategies: Vec<StrategyConfig>,
+    /// `strategyOptions`: options of the active strategy, over its entry's.
+    pub strategy_options: Map<String, Value>,
+    /// `allowedStrategies`: what claims and their classes may name beside the active one.
+    pub allowed_strategies: Vec<String>,
+}
+
+impl Selection {
+    /// The strategies that can be asked: the active one first, each once.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let others = self.allowed_strategies.iter().filter(|name| **name != self.allocator);
+        [&self.allocator].into_iter().chain(others).map(String::as_str)
+    }
 }
 
 impl Config {
@@ -82,7 +101,7 @@ impl Config {
     /// The driver's own directory under the kubelet's.
     #[must_use]
     pub fn plugin_dir(&self) -> PathBuf {
-        self.kubelet_root_dir.join("plugins").join(DRIVER_NAME)
+        plugin_dir(&self.kubelet_root_dir)
     }
 
     /// The socket on which the kubelet asks for claims to be prepared and unprepared.
@@ -110,13 +129,15 @@ impl Config {
             DeviceMode::Individual => ("individual", None),
             DeviceMode::Grouped(group_by) => ("grouped", Some(group_by.name())),
         };
-        let strategies: Vec<_> = self.strategies.iter().map(StrategyConfig::describe).collect();
+        let Selection { allocator, strategies, strategy_options, allowed_strategies } = &self.selection;
+        let strategies: Vec<_> = strategies.iter().map(StrategyConfig::describe).collect();
         json!({
             "cpuDeviceMode": mode,
             "groupBy": group_by,
-            "allocator": self.allocator,
+            "allocator": allocator,
             "strategies": strategies,
-            "strategyOptions": self.strategy_options,
+            "strategyOptions": strategy_options,
+            "allowedStrategies": allowed_strategies,
             "reservedCPUs": match &self.reserved_cpus {
                 ReservedCpus::List(cpus) => json!(cpus.to_string()),
                 ReservedCpus::Count(_) => Value::Null,
@@ -140,9 +161,14 @@ impl Config {
             "--sysfs-root": self.sysfs_root,
             "--nri-socket": self.nri_socket,
             "--cdi-dir": self.cdi_dir,
+            "--cache-dir": self.cache_dir,
             "--lock-timeout": format!("{:?}", self.lock_timeout),
         })
     }
+}
+
+fn plugin_dir(kubelet_root_dir: &Path) -> PathBuf {
+    kubelet_root_dir.join("plugins").join(DRIVER_NAME)
 }
 
 impl StrategyConfig {
@@ -261,8 +287,8 @@ pub enum MinSharedCpus {
 pub struct StrategyConfig {
     /// What `allocator` and claims call it; must be what the component calls itself.
     pub name: String,
-    /// The component file.
-    pub path: PathBuf,
+    /// The component file; none = the built-in component of this name.
+    pub path: Option<PathBuf>,
     /// `sha256:…` that the file must have.
     pub digest: Option<String>,
     /// Limits; those left out are the defaults.

@@ -38,7 +38,7 @@ fn refusal(text: &str, args: &[&str]) -> String {
 fn nothing_said_is_all_defaults() {
     let config = config("", &[]);
     assert_eq!(config.mode, DeviceMode::Grouped(GroupBy::NumaNode));
-    assert_eq!(config.allocator, "packed");
+    assert_eq!(config.selection.allocator, "packed");
     assert_eq!(config.min_shared_cpus, MinSharedCpus::Default);
     assert_eq!(config.node_name, "host.example");
     assert_eq!(config.bind_address.to_string(), "[::]:8080");
@@ -92,16 +92,19 @@ strategies:
 ";
     let config = config(text, &[]);
     assert_eq!(config.mode, DeviceMode::Grouped(GroupBy::Socket));
-    assert_eq!(config.allocator, "llc-first");
-    assert_eq!(config.strategy_options["isolate"], "core");
+    assert_eq!(config.selection.allocator, "llc-first");
+    assert_eq!(config.selection.strategy_options["isolate"], "core");
     assert_eq!(reserved(&config), "0-1,8");
     assert_eq!(config.min_shared_cpus, MinSharedCpus::Explicit(3));
     assert!(config.remove_cfs_quota && config.publish_node_allocatable_resource_mapping);
     assert_eq!(config.node_name, "node-1");
     assert_eq!(config.kubeconfig, Some("/etc/kubeconfig".into()));
     assert_eq!(config.sysfs_overlay, Some("/etc/overlay.yaml".into()));
-    let [first, second] = &config.strategies[..] else { panic!("two strategies") };
-    assert_eq!((first.name.as_str(), first.path.to_str()), ("llc-first", Some("/opt/llc.wasm")));
+    let [first, second] = &config.selection.strategies[..] else { panic!("two strategies") };
+    assert_eq!(
+        (first.name.as_str(), first.path.as_ref().and_then(|path| path.to_str())),
+        ("llc-first", Some("/opt/llc.wasm"))
+    );
     assert!(first.digest.as_ref().unwrap().starts_with("sha256:0123"));
     assert_eq!(first.options["a"][1], "x");
     assert_eq!((first.limits.fuel, first.limits.deadline), (Some(1), Some(Duration::from_millis(2))));
@@ -287,14 +290,14 @@ fn a_refusal_stays_readable_however_much_is_wrong() {
 #[test]
 fn machine_group_is_external_unless_another_strategy_is_named() {
     let (config, warnings) = configure("groupBy: machine", &[]).unwrap();
-    assert_eq!(config.allocator, "external");
+    assert_eq!(config.selection.allocator, "external");
     assert_eq!(warnings.len(), 1);
     for name in ["external", "llc-first", "packed"] {
         let (config, warnings) = configure(&format!("groupBy: machine\nallocator: {name}"), &[]).unwrap();
-        assert_eq!((config.allocator.as_str(), warnings.len()), (name, 0));
+        assert_eq!((config.selection.allocator.as_str(), warnings.len()), (name, 0));
     }
     assert!(refusal("groupBy: machine\nallocator: cpumanager", &[]).contains("cpumanager"));
-    assert_eq!(configure("allocator: cpumanager", &[]).unwrap().0.allocator, "packed");
+    assert_eq!(configure("allocator: cpumanager", &[]).unwrap().0.selection.allocator, "packed");
 }
 
 #[test]
@@ -427,7 +430,7 @@ fn changes_go_over_the_file() {
     };
     let changed =
         flags.load_with(&changes(serde_json::json!({"reservedCPUs": "0", "allocator": null}))).unwrap();
-    assert_eq!((changed.allocator.as_str(), reserved(&changed).as_str()), ("packed", "0"));
+    assert_eq!((changed.selection.allocator.as_str(), reserved(&changed).as_str()), ("packed", "0"));
     let error = flags.load_with(&changes(serde_json::json!({"allocatr": "packed"}))).unwrap_err();
     assert!(error.to_string().contains("allocatr"));
 }

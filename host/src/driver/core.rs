@@ -1,12 +1,12 @@
+use super::allocation::{Allocation, Unusable};
 use super::api::Api;
-use super::decide::{Decide, Strategies, StrategyInfo};
-use super::view::{self, Names, View};
+use super::decide::{Strategies, StrategyInfo};
+use super::floor::{NothingShared, floor_of, node};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
-use crate::config::{Config, DeviceMode, MinSharedCpus};
-use crate::device::{Device, Group, Published};
-use crate::logging;
+use crate::config::{Config, Selection};
+use crate::device::Device;
 use dracpu_cpuset::CpuSet;
-use dracpu_ledger::{Booking, ClaimUid, Ledger, Node};
+use dracpu_ledger::{Booking, ClaimUid, Ledger};
 use dracpu_topology::Topology;
 use std::collections::BTreeSet;
 use std::io;
@@ -15,21 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// The least that claims must leave to the shared pool. A build with debug assertions breaks the rule when
-/// `DRACPU_NO_FLOOR` is set: the test that does so sees the daemon and `dracpu simulate` break it alike.
-fn floor(config: &Config) -> u32 {
-    if cfg!(debug_assertions) && std::env::var_os("DRACPU_NO_FLOOR").is_some() {
-        return 0;
-    }
-    match config.min_shared_cpus {
-        MinSharedCpus::Default => 1,
-        MinSharedCpus::Explicit(floor) => floor,
-    }
-}
-
 /// What a driver is made of: the daemon's own parts, or stand-ins.
 pub struct DriverParts {
-    /// The configuration.
+    /// The configuration. Its selection can be replaced later.
     pub config: Config,
     /// The machine.
     pub topology: Topology,
@@ -63,56 +51,21 @@ pub enum StartError {
     NothingShared(#[from] NothingShared),
 }
 
-/// Too few CPUs are left for containers without a claim, even while nobody has one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "of the CPUs {online}, {} are left for containers without a claim, and {floor} must be: {}; change reservedCPUs \
-     or minSharedCPUs",
-    shared.len(),
-    gone(reserved, isolated)
-)]
-pub struct NothingShared {
-    online: CpuSet,
-    reserved: CpuSet,
-    isolated: CpuSet,
-    shared: CpuSet,
-    floor: u32,
-}
-
-fn gone(reserved: &CpuSet, isolated: &CpuSet) -> String {
-    let sets = [("reserved", reserved), ("isolated by the kernel", isolated)];
-    let named = sets.iter().filter(|(_, cpus)| !cpus.is_empty()).map(|(what, cpus)| format!("{cpus} {what}"));
-    let named: Vec<String> = named.collect();
-    if named.is_empty() { "none is reserved".to_owned() } else { named.join(" and ") }
-}
-
-/// The least that claims must leave to the shared pool, once containers without a claim have a place while nobody has
-/// a claim.
-fn floor_of(topology: &Topology, config: &Config) -> Result<u32, NothingShared> {
-    let Node { online, reserved, isolated } = node(topology, config);
-    let shared = online.difference(&reserved).difference(&isolated);
-    let floor = floor(config);
-    if u32::try_from(shared.len()).is_ok_and(|shared| shared < floor) {
-        return Err(NothingShared { online, reserved, isolated, shared, floor });
-    }
-    Ok(floor)
-}
-
 /// The driver of one node: the only owner of its CPU allocations.
 pub struct Driver {
     pub(super) config: Config,
-    pub(super) strategies: Arc<dyn Strategies>,
     pub(super) api: Arc<dyn Api>,
     pub(super) specs: SpecDir,
     pub(super) probe: Arc<dyn Probe>,
     pub(super) boot_id: String,
+    /// The active one, for who must not wait for the allocation lock.
+    strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     /// Taken in blocking tasks only, before the ledger's.
     allocation: Mutex<Allocation>,
     /// Never held across anything that waits.
     ledger: Mutex<Ledger>,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
-    strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
@@ -124,43 +77,8 @@ pub struct Driver {
     pub(super) unprepared_in_use: AtomicU64,
 }
 
-/// What the allocation lock is for.
-pub(super) struct Allocation {
-    pub(super) strategy: Chooser,
-    pub(super) view: View,
-    pub(super) fingerprint: String,
-    /// Names, in the topology's order.
-    pub(super) pcie_roots: Vec<String>,
-}
-
-/// Who chooses CPUs.
-pub(super) enum Chooser {
-    /// Individual mode.
-    Scheduler,
-    /// The active strategy.
-    Strategy(Box<dyn Decide>),
-    /// The active strategy cannot be used: why.
-    Broken(String),
-}
-
-impl Chooser {
-    fn decider(&self) -> Option<&dyn Decide> {
-        match self {
-            Self::Strategy(strategy) => Some(&**strategy),
-            Self::Scheduler | Self::Broken(_) => None,
-        }
-    }
-
-    fn info(&self) -> Result<Option<StrategyInfo>, String> {
-        match self {
-            Self::Broken(why) => Err(why.clone()),
-            _ => Ok(self.decider().map(Decide::info)),
-        }
-    }
-}
-
 impl Driver {
-    /// Starts a driver: opens the active strategy, and takes over what is recorded. Blocking. Call before any
+    /// Starts a driver: opens the strategies, and takes over what is recorded. Blocking. Call before any
     /// socket is open, so that the first call finds everything in place.
     ///
     /// A strategy that cannot be used does not keep the driver from serving claims that it has served
@@ -172,13 +90,12 @@ impl Driver {
         let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
-        let allocation = allocation(&*strategies, &config, &topology, None);
+        let allocation = Allocation::new(&config, strategies, config.selection.clone(), topology, None);
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
-        let strategy = Mutex::new(allocation.strategy.info());
+        let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         Ok(Arc::new(Self {
             config,
-            strategies,
             api,
             specs,
             probe,
@@ -196,24 +113,46 @@ impl Driver {
         }))
     }
 
-    /// Other CPUs are online: a new instance of the strategy, new devices; claims keep their CPUs. Blocking.
+    /// Other CPUs are online: new instances of the strategies, new devices; claims keep their CPUs. Blocking.
     /// The new masks are in [`take_pending_updates`](Self::take_pending_updates).
-    pub fn machine_changed(&self, topology: &Topology) {
+    pub fn machine_changed(&self, topology: Topology) {
         let mut current = self.allocation();
-        let node = node(topology, &self.config);
-        *current = allocation(&*self.strategies, &self.config, topology, Some(&current.view));
-        let strategy = current.strategy.info();
-        if let Err(why) = &strategy {
+        let node = node(&topology, &self.config);
+        *current = current.moved_to(topology, &self.config);
+        if let Err(why) = self.announce(&current) {
             tracing::error!(
                 "new claims are refused until the machine changes back, or the driver restarts: {why}"
             );
         }
-        *lock(&self.strategy) = strategy;
         let mut ledger = self.ledger();
         ledger.replace_node(node);
         self.tell_due(&ledger);
-        drop(ledger);
-        self.devices.send_replace(current.view.devices.clone());
+    }
+
+    /// Other strategies decide from now on; claims keep their CPUs, and a claim that is being decided is decided by the
+    /// old ones. The strategies must be loaded: new claims wait meanwhile. Blocking.
+    ///
+    /// # Errors
+    /// Which strategies cannot be used, and why. When the active one is among them, the old ones go on; else the old one
+    /// of the same name does.
+    pub fn select(&self, selection: Selection, strategies: Arc<dyn Strategies>) -> Result<(), Vec<Unusable>> {
+        let mut current = self.allocation();
+        let selected = current.select(&self.config, strategies, selection);
+        let _may_be_none = self.announce(&current);
+        selected
+    }
+
+    /// Tells the active strategy and the devices to those who do not take the allocation lock.
+    fn announce(&self, allocation: &Allocation) -> Result<(), String> {
+        let strategy = allocation.active();
+        let outcome = strategy.as_ref().map(|_| ()).map_err(Clone::clone);
+        *lock(&self.strategy) = strategy;
+        self.devices.send_if_modified(|devices| {
+            let changed = **devices != *allocation.view.devices;
+            devices.clone_from(&allocation.view.devices);
+            changed
+        });
+        outcome
     }
 
     /// The devices to publish, as they change.
@@ -244,68 +183,6 @@ impl Driver {
 /// that refuses every later claim would be worse.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn node(topology: &Topology, config: &Config) -> Node {
-    Node {
-        online: topology.online(),
-        reserved: config.reserved_cpus.on(topology),
-        isolated: topology.isolated.clone(),
-    }
-}
-
-/// The devices that a driver with this configuration publishes on this machine; nothing is started. Blocking.
-///
-/// # Errors
-/// Why the driver would not start, or the strategy cannot be used.
-pub fn published(
-    strategies: &dyn Strategies,
-    config: &Config,
-    topology: &Topology,
-) -> Result<Published, String> {
-    floor_of(topology, config).map_err(|error| error.to_string())?;
-    let reserved = config.reserved_cpus.on(topology);
-    let (groups, _, strategy) = open(strategies, config, topology, &reserved, None);
-    strategy.info()?;
-    Ok(view::publish(topology, &reserved, config, &groups, strategy.decider()))
-}
-
-fn allocation(
-    strategies: &dyn Strategies,
-    config: &Config,
-    topology: &Topology,
-    before: Option<&View>,
-) -> Allocation {
-    let reserved = config.reserved_cpus.on(topology);
-    let (groups, names, strategy) = open(strategies, config, topology, &reserved, before);
-    let fingerprint = topology.fingerprint();
-    let published = view::publish(topology, &reserved, config, &groups, strategy.decider());
-    logging::warn_all(&published.warnings);
-    let view = View::new(groups, names, published.devices);
-    let pcie_roots = topology.pcie_roots.iter().map(|root| root.name.clone()).collect();
-    Allocation { strategy, view, fingerprint, pcie_roots }
-}
-
-/// The machine's groups, all names, and who chooses CPUs in the groups.
-fn open(
-    strategies: &dyn Strategies,
-    config: &Config,
-    topology: &Topology,
-    reserved: &CpuSet,
-    before: Option<&View>,
-) -> (Vec<Group>, Names, Chooser) {
-    let (groups, names) = view::groups(topology, reserved, config, before);
-    let chooser = match config.mode {
-        DeviceMode::Individual => Chooser::Scheduler,
-        DeviceMode::Grouped(_) => {
-            let options = &config.strategy_options;
-            match strategies.open(&config.allocator, topology, reserved, &groups, options) {
-                Ok(strategy) => Chooser::Strategy(strategy),
-                Err(why) => Chooser::Broken(why),
-            }
-        }
-    };
-    (groups, names, chooser)
 }
 
 /// Takes over what is recorded. Returns the files of which not even the CPUs are known.

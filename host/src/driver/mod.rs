@@ -6,9 +6,10 @@
 //! and is all that a container hook takes.
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
-//! their start), `api`, `decide` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
+//! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
 //! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
 
+mod allocation;
 mod api;
 mod claim;
 mod container;
@@ -16,6 +17,8 @@ mod core;
 mod decide;
 mod env;
 mod error;
+mod floor;
+mod loaded;
 mod opaque;
 mod pcie;
 mod prepare;
@@ -30,13 +33,16 @@ mod wanted;
 #[cfg(test)]
 mod tests;
 
+pub use allocation::{Unusable, published};
 pub use api::{Api, ApiError};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
-pub use core::{Driver, DriverParts, NothingShared, StartError, published};
-pub use decide::{Decide, LoadedOnce, Strategies, StrategyInfo, Undecided};
+pub use core::{Driver, DriverParts, StartError};
+pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
 pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
+pub use floor::NothingShared;
+pub use loaded::LoadedOnce;
 pub use opaque::ConfigFault;
 pub use prove::Round;
 pub use quantity::QuantityFault;

@@ -66,12 +66,26 @@ pub enum ConfigFault {
         requests: String,
     },
     /// A strategy that this node does not offer.
-    #[error("strategy `{wanted}` is not allowed on this node; allowed: {allowed}")]
+    #[error(
+        "strategy `{wanted}` is not allowed on this node; allowed: {allowed} (`allocator` and `allowedStrategies` of \
+         the driver's configuration)"
+    )]
     Strategy {
         /// The name in the claim or its class.
         wanted: String,
         /// What is allowed.
         allowed: String,
+    },
+    /// One decision is made for a claim, by one strategy.
+    #[error(
+        "requests {} and {} want different strategies, {} and {}; a claim is decided by one: use a claim for each",
+        .requests[0], .requests[1], .strategies[0], .strategies[1]
+    )]
+    TwoStrategies {
+        /// Two requests.
+        requests: [String; 2],
+        /// Their strategies; the node's own where a request names none.
+        strategies: [String; 2],
     },
     /// The scheduler has chosen the CPUs.
     #[error(
@@ -90,6 +104,18 @@ pub(crate) struct Settings {
     pub(crate) strategy: Option<String>,
     /// Options, those of the claim over those of its class.
     pub(crate) options: Map<String, Value>,
+}
+
+impl Settings {
+    /// What is set, for a message; none when nothing is.
+    pub(crate) fn what(&self) -> Option<&'static str> {
+        match (&self.cpuset, &self.strategy, self.options.is_empty()) {
+            (Some(_), _, _) => Some("cpuset"),
+            (_, Some(_), _) => Some("strategy"),
+            (_, _, false) => Some("options"),
+            _ => None,
+        }
+    }
 }
 
 /// The settings of each result, in order. An entry without request names is for all of them. Entries that

@@ -14,16 +14,16 @@
 //! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
 //! for it.
 
+use super::allocation::Allocation;
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
-use super::core::{Allocation, Chooser, Driver, lock};
+use super::core::{Driver, lock};
 use super::error::PrepareError;
 use super::opaque::main_request;
 use super::pcie::MatchedRoots;
 use super::view::{Place, View};
-use super::wanted::{Wanted, spread, wanted};
+use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{Record, Step, device_id};
-use crate::config::DeviceMode;
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, StrategyId};
@@ -172,9 +172,8 @@ impl Driver {
         object: &Claim,
         cpus: &CpuSet,
     ) -> Result<Booking, PrepareError> {
-        let name = self.allocator();
-        let wanted = wanted(object, &self.config.node_name, &allocation.view, name)?;
-        let parts = spread(&wanted, &allocation.view, cpus);
+        let wish = wanted(object, &self.config.node_name, &allocation.view, allocation.selection())?;
+        let parts = spread(&wish.results, &allocation.view, cpus);
         let parts = parts.ok_or_else(|| PrepareError::RecordMismatch(cpus.clone()))?;
         Ok(Booking { parts, ..named(object) })
     }
@@ -192,11 +191,11 @@ impl Driver {
         object: &Object,
     ) -> Result<Booking, PrepareError> {
         let Object { claim, roots } = object;
-        let wanted = wanted(claim, &self.config.node_name, &allocation.view, self.allocator())?;
-        if wanted.is_empty() {
+        let wish = wanted(claim, &self.config.node_name, &allocation.view, allocation.selection())?;
+        if wish.results.is_empty() {
             return Ok(named(claim));
         }
-        let booking = self.decide(allocation, claim, roots, &wanted)?;
+        let booking = self.decide(allocation, claim, roots, &wish)?;
         self.probe.reached(Step::Decided);
         self.ledger().book(uid.clone(), booking.clone())?;
         self.probe.reached(Step::Booked);
@@ -209,18 +208,15 @@ impl Driver {
         allocation: &mut Allocation,
         object: &Claim,
         roots: &MatchedRoots,
-        wanted: &[Wanted<'_>],
+        wish: &Wish<'_>,
     ) -> Result<Booking, PrepareError> {
-        let Allocation { strategy, view, pcie_roots, .. } = allocation;
-        let strategy = match strategy {
-            Chooser::Strategy(strategy) => strategy,
-            Chooser::Broken(why) => return Err(PrepareError::NoStrategy(why.clone())),
-            Chooser::Scheduler => {
-                let cpus = |wanted: &Wanted<'_>| view.cpus(&wanted.place);
-                let parts = wanted.iter().map(|wanted| wanted.part(cpus(wanted), CpuSet::new(), Vec::new()));
-                return Ok(Booking { parts: parts.collect(), ..named(object) });
-            }
+        let wanted = &*wish.results;
+        let Some(strategy) = &wish.strategy else {
+            let cpus = |wanted: &Wanted<'_>| allocation.view.cpus(&wanted.place);
+            let parts = wanted.iter().map(|wanted| wanted.part(cpus(wanted), CpuSet::new(), Vec::new()));
+            return Ok(Booking { parts: parts.collect(), ..named(object) });
         };
+        let (strategy, view, pcie_roots) = allocation.strategy(strategy)?;
         let mut unknown = Vec::new();
         let mut requests: Vec<Request> = wanted.iter().filter_map(request).collect();
         for request in &mut requests {
@@ -264,14 +260,6 @@ impl Driver {
             looked_at.extend_from(wanted.cpuset.as_ref().unwrap_or(&group));
         }
         self.ledger().holders(&looked_at)
-    }
-
-    /// The name of the active strategy; none in individual mode.
-    fn allocator(&self) -> Option<&str> {
-        match self.config.mode {
-            DeviceMode::Individual => None,
-            DeviceMode::Grouped(_) => Some(&self.config.allocator),
-        }
     }
 
     pub(super) fn write(

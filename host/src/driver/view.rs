@@ -1,6 +1,5 @@
-use super::decide::Decide;
 use crate::config::{Config, GroupBy};
-use crate::device::{self, Device, Group, Published};
+use crate::device::{self, Device, Group};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +29,7 @@ pub(super) enum Place {
 }
 
 impl View {
-    /// What [`groups`] and [`publish`] found.
+    /// What [`groups`] found, and what is published of it.
     pub(super) fn new(groups: Vec<Group>, mut names: Names, mut devices: Vec<Device>) -> Self {
         let single = devices.iter_mut().filter(|device| device.capacity.is_none());
         keep_names(single.map(|device| (&device.cpus, &mut device.name)), &mut names, |n| {
@@ -67,20 +66,6 @@ impl View {
             names => names.join(", "),
         }
     }
-}
-
-/// The devices to publish. `strategy` is none in individual mode, and where there is none to be used: then no group is
-/// published.
-pub(super) fn publish(
-    topology: &Topology,
-    reserved: &CpuSet,
-    config: &Config,
-    groups: &[Group],
-    strategy: Option<&dyn Decide>,
-) -> Published {
-    let publishes = strategy.map(|strategy| strategy.info().publishes).unwrap_or_default();
-    let offers = strategy.map(Decide::offers).unwrap_or_default();
-    device::publish(topology, reserved, config.into(), groups, &publishes, offers)
 }
 
 /// The groups of a machine, under the names that their CPUs have had before; and all names.

@@ -3,9 +3,10 @@
 
 use super::claim::{AllocationResult, Claim};
 use super::error::{PrepareError, ResultFault};
-use super::opaque::{self, ConfigFault};
+use super::opaque::{self, ConfigFault, Settings};
 use super::quantity::whole_cpus;
 use super::view::{Place, View};
+use crate::config::Selection;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::Part;
 use serde_json::{Map, Value};
@@ -28,14 +29,21 @@ impl Wanted<'_> {
     }
 }
 
-/// The results of this driver; none when the claim wants nothing of it. `strategy` is the name of the active
-/// one, none in individual mode.
+/// What a claim wants of this driver.
+#[derive(Debug)]
+pub(super) struct Wish<'a> {
+    /// None in individual mode, and when nothing is wanted.
+    pub(super) strategy: Option<String>,
+    pub(super) results: Vec<Wanted<'a>>,
+}
+
+/// The results of this driver, and who is to decide them. `selection` is none in individual mode.
 pub(super) fn wanted<'a>(
     claim: &'a Claim,
     node_name: &str,
     view: &View,
-    strategy: Option<&str>,
-) -> Result<Vec<Wanted<'a>>, PrepareError> {
+    selection: Option<&Selection>,
+) -> Result<Wish<'a>, PrepareError> {
     let results = claim.results.as_ref().ok_or(PrepareError::NotAllocated)?;
     let ours: Vec<&AllocationResult> =
         results.iter().filter(|result| result.driver == crate::DRIVER_NAME).collect();
@@ -48,24 +56,42 @@ pub(super) fn wanted<'a>(
         })?;
         wanted.push(Wanted { result, place, count, cpuset: None, options: Map::new() });
     }
-    for (wanted, settings) in wanted.iter_mut().zip(opaque::settings(&claim.config, &ours)?) {
-        let what = match (&settings.cpuset, &settings.strategy, settings.options.is_empty()) {
-            (Some(_), _, _) => Some("cpuset"),
-            (_, Some(_), _) => Some("strategy"),
-            (_, _, false) => Some("options"),
-            _ => None,
-        };
-        match (strategy, what, settings.strategy) {
-            (None, Some(what), _) => return Err(ConfigFault::Individual(what).into()),
-            (Some(active), _, Some(named)) if named != active => {
-                return Err(ConfigFault::Strategy { wanted: named, allowed: active.to_owned() }.into());
-            }
-            _ => {}
-        }
+    let settings = opaque::settings(&claim.config, &ours)?;
+    let strategy = match selection {
+        Some(selection) => strategy(&ours, &settings, selection)?,
+        None => settings
+            .iter()
+            .find_map(Settings::what)
+            .map_or(Ok(None), |what| Err(ConfigFault::Individual(what)))?,
+    };
+    for (wanted, settings) in wanted.iter_mut().zip(settings) {
         wanted.cpuset = settings.cpuset;
         wanted.options = settings.options;
     }
-    Ok(wanted)
+    Ok(Wish { strategy, results: wanted })
+}
+
+/// The strategy that the results name: one for all of them, or none.
+fn strategy(
+    results: &[&AllocationResult],
+    settings: &[Settings],
+    selection: &Selection,
+) -> Result<Option<String>, ConfigFault> {
+    let names: Vec<&str> = settings
+        .iter()
+        .map(|settings| settings.strategy.as_deref().unwrap_or(&selection.allocator))
+        .collect();
+    let Some(first) = names.first() else { return Ok(None) };
+    if let Some(refused) = names.iter().find(|name| !selection.names().any(|allowed| allowed == **name)) {
+        let allowed: Vec<&str> = selection.names().collect();
+        return Err(ConfigFault::Strategy { wanted: (*refused).to_owned(), allowed: allowed.join(", ") });
+    }
+    if let Some(at) = names.iter().position(|name| name != first) {
+        let request = |at: usize| results.get(at).map(|result| result.request.clone()).unwrap_or_default();
+        let strategies = [*first, names.get(at).copied().unwrap_or_default()].map(str::to_owned);
+        return Err(ConfigFault::TwoStrategies { requests: [request(0), request(at)], strategies });
+    }
+    Ok(Some((*first).to_owned()))
 }
 
 fn place(result: &AllocationResult, node_name: &str, view: &View) -> Result<(Place, u32), ResultFault> {

@@ -117,12 +117,13 @@ async fn healthz(State(sources): State<Sources>) -> (StatusCode, String) {
 }
 
 async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
-    let problems = sources.readiness.problems();
-    if problems.is_empty() {
-        return (StatusCode::OK, "ready\n".to_owned());
+    let (problems, notes) = (sources.readiness.problems(), sources.readiness.notes());
+    let lines =
+        |of: &[(Part, String)]| of.iter().map(|(part, why)| format!("{part}: {why}\n")).collect::<String>();
+    match problems.is_empty() {
+        true => (StatusCode::OK, format!("ready\n{}", lines(&notes))),
+        false => (StatusCode::SERVICE_UNAVAILABLE, lines(&problems) + &lines(&notes)),
     }
-    let lines = problems.iter().map(|(part, why)| format!("{part}: {why}\n")).collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines)
 }
 
 async fn scrape(State(sources): State<Sources>) -> impl IntoResponse {
@@ -203,6 +204,10 @@ mod tests {
         served.sources.readiness.ready(Part::Registration);
         served.sources.readiness.ready(Part::Nri);
         assert_eq!(served.get("/readyz").await, (200, "ready\n".to_owned()));
+        served.sources.readiness.note(Part::Strategy, Some("the file is damaged".to_owned()));
+        assert_eq!(served.get("/readyz").await, (200, "ready\nstrategy: the file is damaged\n".to_owned()));
+        served.sources.readiness.note(Part::Strategy, None);
+        assert_eq!(served.get("/readyz").await.1, "ready\n");
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ definitions! {
     STRATEGY_INFO: Gauge "dra_cpu_strategy_info" ["name", "version", "digest"] ALPHA
         "The active strategy; the value is 1";
     STRATEGY_FAILURES: Counter "dra_cpu_strategy_failures_total" ["strategy", "kind"] ALPHA
-        "Claims for which a strategy gave no CPUs";
+        "Claims for which a strategy gave no CPUs, and changes of strategies that were not taken over (kind load)";
     REGISTERED: Gauge "dra_cpu_registered" [] ALPHA "1 while registered with the kubelet";
     NRI_CONNECTED: Gauge "dra_cpu_nri_connected" [] ALPHA
         "1 while connected to the container runtime and synchronized";

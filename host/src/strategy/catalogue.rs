@@ -1,8 +1,9 @@
 //! The strategies that a node can use, by name: those of the configuration and the built-in ones. Both
 //! are component files to the host and are loaded the same way.
 
-use crate::config::{LimitsConfig, StrategyConfig};
+use crate::config::StrategyConfig;
 use crate::strategy::call::{Failed, Instance};
+use crate::strategy::compiler::{Cache, Compiler, Patience};
 use crate::strategy::component::{self, ComponentFault, digest};
 use crate::strategy::description::{self, DescriptionFault};
 use crate::strategy::engine;
@@ -10,12 +11,11 @@ use crate::strategy::error::{Identity, StrategyError};
 use crate::strategy::limits::Limits;
 use crate::strategy::opened::{Loaded, Parts};
 use dracpu_topology::read_regular;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use wasmtime::Engine;
 
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +117,19 @@ impl LoadError {
     /// Whether this machine was at fault, not the strategy.
     #[must_use]
     pub fn is_of_host(&self) -> bool {
-        matches!(&self.fault, LoadFault::Describe { error, .. } if error.is_of_host())
+        match &self.fault {
+            LoadFault::Describe { error, .. } => error.is_of_host(),
+            LoadFault::Component { fault, .. } => {
+                matches!(fault, ComponentFault::NoMemory { .. } | ComponentFault::NotCompiled(_))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether [`Catalogue::load`] is still to tell.
+    #[must_use]
+    pub fn is_compiling(&self) -> bool {
+        matches!(&self.fault, LoadFault::Component { fault: ComponentFault::Compiling, .. })
     }
 }
 
@@ -144,7 +156,8 @@ pub struct Inspection {
 /// The strategies of a node.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
-    engine: Engine,
+    compiler: Compiler,
+    built_in: Vec<(&'static str, ComponentBytes)>,
     entries: Vec<Entry>,
 }
 
@@ -167,16 +180,37 @@ impl From<Vec<u8>> for ComponentBytes {
 #[derive(Debug, Clone)]
 struct Entry {
     name: String,
-    /// None: the file of the configuration.
-    bytes: Option<ComponentBytes>,
-    config: StrategyConfig,
+    origin: Origin,
+    /// That it must have.
+    digest: Option<String>,
+    limits: Limits,
+    options: Map<String, Value>,
+}
+
+#[derive(Debug, Clone)]
+enum Origin {
+    BuiltIn(ComponentBytes),
+    File(PathBuf),
 }
 
 impl Entry {
+    /// An entry that nothing is configured for.
+    fn plain(name: &str, origin: Origin) -> Self {
+        Self { name: name.to_owned(), origin, digest: None, limits: Limits::default(), options: Map::new() }
+    }
+
     fn source(&self) -> Source {
-        match self.bytes {
-            Some(_) => Source::BuiltIn,
-            None => Source::File(self.config.path.clone()),
+        match &self.origin {
+            Origin::BuiltIn(_) => Source::BuiltIn,
+            Origin::File(path) => Source::File(path.clone()),
+        }
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, LoadFault> {
+        match &self.origin {
+            Origin::BuiltIn(ComponentBytes::Plain(bytes)) => Ok(Cow::Borrowed(bytes)),
+            Origin::BuiltIn(ComponentBytes::BuiltIn(built_in)) => Ok(Cow::Owned(built_in.component())),
+            Origin::File(path) => read(path, &self.limits).map(Cow::Owned),
         }
     }
 }
@@ -200,21 +234,26 @@ impl Catalogue {
         built_in: impl IntoIterator<Item = (&'static str, ComponentBytes)>,
         configured: &[StrategyConfig],
     ) -> Result<Self, EngineError> {
-        let mut entries: Vec<Entry> = configured
-            .iter()
-            .map(|config| Entry { name: config.name.clone(), bytes: None, config: config.clone() })
-            .collect();
-        for (name, bytes) in built_in {
-            if entries.iter().all(|entry| entry.name != name) {
-                entries.push(Entry {
-                    name: name.to_owned(),
-                    bytes: Some(bytes),
-                    config: no_settings(name, Path::new("")),
-                });
-            }
-        }
         let engine = engine::start().map_err(|error| EngineError(format!("{error:#}")))?;
-        Ok(Self { engine, entries })
+        let built_in: Vec<_> = built_in.into_iter().collect();
+        let compiler = Compiler::new(engine, None, PathBuf::from("/sys/fs/cgroup"));
+        Ok(Self { compiler, entries: entries(configured, &built_in), built_in })
+    }
+
+    /// Keeps compiled components there, and looks for them there first.
+    ///
+    /// `sysfs_root` is where sysfs is mounted: what memory is left for compiling is read below it.
+    #[must_use]
+    pub fn with_cache(mut self, cache: Option<Cache>, sysfs_root: &Path) -> Self {
+        self.compiler = Compiler::new(self.compiler.engine().clone(), cache, sysfs_root.join("fs/cgroup"));
+        self
+    }
+
+    /// The same built-in strategies, with others configured.
+    #[must_use]
+    pub fn with_configured(&self, configured: &[StrategyConfig]) -> Self {
+        let (compiler, built_in) = (self.compiler.clone(), self.built_in.clone());
+        Self { compiler, entries: entries(configured, &built_in), built_in }
     }
 
     /// Name and source of every strategy: the configured ones first.
@@ -228,9 +267,22 @@ impl Catalogue {
     /// # Errors
     /// [`LoadError`], which names the strategy, the fault and the remedy.
     pub fn load(&self, name: &str) -> Result<Loaded, LoadError> {
+        self.load_with(name, Patience::Long)
+    }
+
+    /// As [`load`](Self::load), unless that would take longer than tenths of a second: then the fault is that it is
+    /// still compiling ([`LoadError::is_compiling`]), and `load` is to be called where it can take its time.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_at_once(&self, name: &str) -> Result<Loaded, LoadError> {
+        self.load_with(name, Patience::Short)
+    }
+
+    fn load_with(&self, name: &str, patience: Patience) -> Result<Loaded, LoadError> {
         let failed = |fault| LoadError { name: name.to_owned(), fault };
         let entry = self.entry(name).map_err(failed)?;
-        let component = self.component(entry).map_err(failed)?;
+        let component = self.compiled(entry, &entry.bytes().map_err(failed)?, patience).map_err(failed)?;
         self.described(entry, &component, Some(name)).map_err(failed)
     }
 
@@ -242,7 +294,8 @@ impl Catalogue {
     pub fn load_any(&self, what: &str) -> Result<Loaded, LoadError> {
         let failed = |fault| LoadError { name: what.to_owned(), fault };
         let (entry, wanted) = self.entry_or_file(what).map_err(failed)?;
-        let component = self.component(&entry).map_err(failed)?;
+        let bytes = entry.bytes().map_err(failed)?;
+        let component = self.compiled(&entry, &bytes, Patience::Long).map_err(failed)?;
         self.described(&entry, &component, wanted).map_err(failed)
     }
 
@@ -257,11 +310,12 @@ impl Catalogue {
         let mut content = None;
         let (mut imports, mut exports) = (Vec::new(), Vec::new());
         let as_far_as_it_goes = || {
-            let bytes = bytes(&entry)?;
+            let bytes = entry.bytes()?;
             content = Some((bytes.len(), digest(&bytes)));
-            let component = self.compiled(&entry, &bytes)?;
-            imports = component::imports(&self.engine, &component.compiled).map(|(name, _)| name).collect();
-            exports = component::exports(&self.engine, &component.compiled).collect();
+            let component = self.compiled(&entry, &bytes, Patience::Long)?;
+            let engine = self.compiler.engine();
+            imports = component::imports(engine, &component.compiled).map(|(name, _)| name).collect();
+            exports = component::exports(engine, &component.compiled).collect();
             self.described(&entry, &component, wanted)
         };
         let loaded = { as_far_as_it_goes }().map_err(failed);
@@ -273,7 +327,9 @@ impl Catalogue {
         let path = Path::new(what);
         match self.entry(what) {
             Ok(entry) => Ok((entry.clone(), Some(what))),
-            Err(_) if looks_like_a_path(what) || path.is_file() => Ok((file_entry(path), None)),
+            Err(_) if looks_like_a_path(what) || path.is_file() => {
+                Ok((Entry::plain(what, Origin::File(path.to_owned())), None))
+            }
             Err(unknown) => Err(unknown),
         }
     }
@@ -286,18 +342,14 @@ impl Catalogue {
     }
 
     /// The component of an entry, compiled.
-    fn component(&self, entry: &Entry) -> Result<Compiled, LoadFault> {
-        self.compiled(entry, &bytes(entry)?)
-    }
-
-    fn compiled(&self, entry: &Entry, bytes: &[u8]) -> Result<Compiled, LoadFault> {
+    fn compiled(&self, entry: &Entry, bytes: &[u8], patience: Patience) -> Result<Compiled, LoadFault> {
         let origin = entry.source();
-        let limits = Limits::from(&entry.config.limits);
         let digest = digest(bytes);
-        if let Some(wanted) = entry.config.digest.as_ref().filter(|wanted| **wanted != digest) {
+        if let Some(wanted) = entry.digest.as_ref().filter(|wanted| **wanted != digest) {
             return Err(LoadFault::Digest { origin, wanted: wanted.clone(), found: digest });
         }
-        let compiled = component::compile(&self.engine, bytes, &limits)
+        let compiled = component::check(bytes, &entry.limits)
+            .and_then(|()| self.compiler.compile(bytes, &digest, patience))
             .map_err(|fault| LoadFault::Component { origin, fault })?;
         Ok(Compiled { compiled, digest })
     }
@@ -310,8 +362,8 @@ impl Catalogue {
         wanted: Option<&str>,
     ) -> Result<Loaded, LoadFault> {
         let source = entry.source();
-        let limits = Limits::from(&entry.config.limits);
-        let pre = component::link(&self.engine, &component.compiled)
+        let limits = entry.limits;
+        let pre = component::link(self.compiler.engine(), &component.compiled)
             .map_err(|fault| LoadFault::Component { origin: source.clone(), fault })?;
         let identity = Identity {
             name: Arc::from(&*entry.name),
@@ -336,7 +388,7 @@ impl Catalogue {
             version: Arc::from(&*description.version),
             digest: identity.digest,
         };
-        let options = entry.config.options.clone();
+        let options = entry.options.clone();
         Ok(Loaded(Arc::new(Parts { pre, identity, description, schema, limits, source, options })))
     }
 }
@@ -346,33 +398,27 @@ struct Compiled {
     digest: String,
 }
 
-/// An entry for a file that no configuration names.
-fn file_entry(path: &Path) -> Entry {
-    let name = path.display().to_string();
-    Entry { bytes: None, config: no_settings(&name, path), name }
-}
-
-fn no_settings(name: &str, path: &Path) -> StrategyConfig {
-    StrategyConfig {
-        name: name.to_owned(),
-        path: path.to_owned(),
-        digest: None,
-        limits: LimitsConfig::default(),
-        options: Map::new(),
-    }
+/// The configured strategies, then the built-in ones that nothing is configured for.
+fn entries(configured: &[StrategyConfig], built_in: &[(&'static str, ComponentBytes)]) -> Vec<Entry> {
+    let of_name = |name: &str| built_in.iter().find(|(built_in, _)| *built_in == name);
+    let configured_entries = configured.iter().filter_map(|config| {
+        let origin = match &config.path {
+            Some(path) => Origin::File(path.clone()),
+            None => Origin::BuiltIn(of_name(&config.name)?.1.clone()),
+        };
+        let StrategyConfig { name, digest, limits, options, .. } = config.clone();
+        Some(Entry { name, origin, digest, limits: Limits::from(&limits), options })
+    });
+    let plain = built_in
+        .iter()
+        .filter(|(name, _)| configured.iter().all(|config| config.name != *name))
+        .map(|(name, bytes)| Entry::plain(name, Origin::BuiltIn(bytes.clone())));
+    configured_entries.chain(plain).collect()
 }
 
 /// Whether somebody who wrote this meant a file: names of strategies have neither slash nor dot.
 fn looks_like_a_path(what: &str) -> bool {
     what.contains('/') || what.ends_with(".wasm")
-}
-
-fn bytes(entry: &Entry) -> Result<Cow<'_, [u8]>, LoadFault> {
-    match &entry.bytes {
-        Some(ComponentBytes::Plain(bytes)) => Ok(Cow::Borrowed(bytes)),
-        Some(ComponentBytes::BuiltIn(built_in)) => Ok(Cow::Owned(built_in.component())),
-        None => read(&entry.config.path, &Limits::from(&entry.config.limits)).map(Cow::Owned),
-    }
 }
 
 /// Reads a file, but not one that is larger than a component may be.

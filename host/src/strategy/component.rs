@@ -5,6 +5,8 @@ use crate::strategy::bindings::{Strategy, StrategyPre};
 use crate::strategy::limits::Limits;
 use crate::strategy::log::Guest;
 use crate::words::sentence;
+use sha2::Digest as _;
+use std::io::{self, Read};
 use wasmtime::Engine;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, Linker, ResourceType};
@@ -50,6 +52,27 @@ pub enum ComponentFault {
     /// A module without the component layer.
     #[error("a core WebAssembly module, not a component: encode it with `wasm-tools component new`")]
     CoreModule,
+    /// A compiler works on it.
+    #[error(
+        "still compiling; claims that need it are refused until it is done, and tried again by the kubelet"
+    )]
+    Compiling,
+    /// Too little memory to compile it.
+    #[error(
+        "cannot compile: needs about {} MiB of memory, {} MiB are left under the limit of this container; raise its \
+         memory limit (`resources.limits.memory` of the chart)",
+        .needed.div_ceil(1 << 20),
+        .left >> 20
+    )]
+    NoMemory {
+        /// Bytes, about.
+        needed: u64,
+        /// Bytes.
+        left: u64,
+    },
+    /// The compiler did not work.
+    #[error("cannot compile: {0}")]
+    NotCompiled(String),
     /// Not WebAssembly, or damaged.
     #[error("not a valid WebAssembly component: {0}")]
     Invalid(String),
@@ -89,9 +112,8 @@ pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre
     linker.instantiate_pre(component).and_then(StrategyPre::new).map_err(interface)
 }
 
-/// Refuses what is not a component of the allowed size; compiles the rest. Takes tens of milliseconds for
-/// small components and minutes for large ones: never on the path of a claim.
-pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<Component, ComponentFault> {
+/// Refuses what cannot be a component of the allowed size.
+pub(crate) fn check(bytes: &[u8], limits: &Limits) -> Result<(), ComponentFault> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if size > limits.component_bytes {
         return Err(ComponentFault::TooLarge { size, limit: limits.component_bytes });
@@ -109,11 +131,17 @@ pub(crate) fn compile(engine: &Engine, bytes: &[u8], limits: &Limits) -> Result<
     if !bytes.starts_with(b"\0asm") {
         return Err(ComponentFault::Invalid("the file does not begin as WebAssembly does".to_owned()));
     }
+    Ok(())
+}
+
+/// Compiles a component. Takes tens of milliseconds for small ones and minutes for large ones: never on the path of a
+/// claim.
+pub(crate) fn compile(engine: &Engine, bytes: &[u8]) -> Result<Component, ComponentFault> {
     Component::from_binary(engine, bytes).map_err(|error| ComponentFault::Invalid(clause(&error)))
 }
 
 /// The runtime's words in one line: it shows bytes and code over many.
-fn clause(error: &wasmtime::Error) -> String {
+pub(crate) fn clause(error: &wasmtime::Error) -> String {
     let text = format!("{error:#}");
     let words: Vec<&str> = text.split_whitespace().collect();
     sentence(&words.join(" ")).into_owned()
@@ -158,9 +186,18 @@ fn stub(
 /// `sha256:` and the digest of the bytes in hexadecimal.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    let hash = sha2::Sha256::digest(bytes);
-    hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    format!("sha256:{}", hex(&sha2::Sha256::digest(bytes)))
+}
+
+/// The SHA-256 of all that can be read, in hexadecimal.
+pub(crate) fn hex_digest(mut from: impl Read) -> io::Result<String> {
+    let mut hasher = sha2::Sha256::new();
+    io::copy(&mut from, &mut hasher)?;
+    Ok(hex(&hasher.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -178,10 +215,8 @@ mod tests {
             (b"\0asm\x07\0\x09\0", "not a valid WebAssembly component"),
             (b"\0asm\x0d\0\x01\0\xff\xff\xff", "not a valid WebAssembly component"),
         ] {
-            let Err(fault) = compile(&engine, bytes, &Limits::default()) else {
-                panic!("{bytes:?} compiles")
-            };
-            let fault = fault.to_string();
+            let checked = check(bytes, &Limits::default()).and_then(|()| compile(&engine, bytes).map(drop));
+            let fault = checked.unwrap_err().to_string();
             assert!(fault.contains(words) && !fault.contains('\n'), "{bytes:?}: {fault}");
         }
     }

@@ -3,13 +3,14 @@
 //!
 //! Never books, never writes; what it returns has been verified against the facts it was given.
 //!
-//! Reading order: this file (the types), `catalogue` and `component` (loading), `description`, `engine` and
+//! Reading order: this file (the types), `catalogue`, `compiler` and `component` (loading), `description`, `engine` and
 //! `limits`, `opened` (the use) and `call`, then `verify` and `offer` (the rules), `options`, `convert`,
 //! `log`, `error`.
 
 mod bindings;
 mod call;
 mod catalogue;
+pub(crate) mod compiler;
 mod component;
 mod convert;
 mod description;
@@ -23,6 +24,7 @@ mod options;
 mod verify;
 
 pub use catalogue::{Catalogue, ComponentBytes, EngineError, Inspection, LoadError, LoadFault, Source};
+pub use compiler::{Cache, CacheError};
 pub use component::{ComponentFault, digest};
 pub use description::DescriptionFault;
 pub use error::{CpusetRule, Denial, Fault, Identity, Reason, StrategyError};

@@ -2,6 +2,7 @@
 //! strategy's own schema before it sees them.
 
 use crate::words::{listed, quoted, sentence};
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value};
 
 /// Options that do not fit the schema.
@@ -39,8 +40,29 @@ impl Schema {
         if self.validator.is_valid(options) {
             return Ok(());
         }
-        let mistakes = self.validator.iter_errors(options).map(|error| self.mistake(&error)).collect();
+        let (unknown, others): (Vec<_>, Vec<_>) =
+            self.validator.iter_errors(options).partition(|error| is_about_keys(error));
+        let mut mistakes: Vec<String> = others.iter().map(|error| self.mistake(error)).collect();
+        if !unknown.is_empty() {
+            mistakes.extend(self.unknown(options));
+        }
+        if mistakes.is_empty() {
+            mistakes.extend(unknown.iter().map(|error| self.mistake(error)));
+        }
         Err(OptionsError { whose: whose(), mistakes })
+    }
+
+    /// A mistake for each key that is no option.
+    fn unknown(&self, options: &Value) -> Vec<String> {
+        let known = match self.keys.is_empty() {
+            true => "this strategy has no options".to_owned(),
+            false => format!("this strategy has the options {}", self.keys.join(", ")),
+        };
+        let keys = options.as_object().into_iter().flatten().filter(|(key, _)| !self.keys.contains(key));
+        keys.map(|(key, value)| {
+            format!("`{}` (set to {}) is no option; {known}", quoted(key), quoted(&value.to_string()))
+        })
+        .collect()
     }
 
     fn mistake(&self, error: &jsonschema::ValidationError<'_>) -> String {
@@ -56,6 +78,14 @@ impl Schema {
             true => format!("{error}; this strategy has the options {}", self.keys.join(", ")),
         }
     }
+}
+
+/// Whether the options object has a key that it must not have.
+fn is_about_keys(error: &jsonschema::ValidationError<'_>) -> bool {
+    let kind = error.kind();
+    // A schema without properties says so of the value.
+    matches!(kind, ValidationErrorKind::AdditionalProperties { .. } | ValidationErrorKind::FalseSchema)
+        && error.instance_path().as_str().is_empty()
 }
 
 /// `over` on top of `under`, key by key.
@@ -95,10 +125,11 @@ mod tests {
         );
         assert_eq!(
             mistakes(json!({ "hole": true })),
-            [
-                "Additional properties are not allowed ('hole' was unexpected); this strategy has the options whole, isolated"
-            ]
+            ["`hole` (set to true) is no option; this strategy has the options whole, isolated"]
         );
+        let none = Schema::compile(&json!({"type": "object", "additionalProperties": false})).unwrap();
+        let error = none.check(&json!({"x": {"y": 1}}), || "request r".to_owned()).unwrap_err();
+        assert_eq!(error.mistakes, [r#"`x` (set to {"y":1}) is no option; this strategy has no options"#]);
     }
 
     #[test]
@@ -106,11 +137,9 @@ mod tests {
         let long = mistakes(json!({ "whole": "x".repeat(1 << 20) }));
         assert!(long[0].len() < 300 && long[0].ends_with("x… is not of type \"boolean\""), "{}", long[0]);
         let many: Map<String, Value> = (0..20_000).map(|n| (format!("key{n}"), json!(1))).collect();
-        let [many] = &mistakes(Value::Object(many))[..] else { panic!("one mistake") };
-        assert!(
-            many.len() < 2000 && many.ends_with("this strategy has the options whole, isolated"),
-            "{many}"
-        );
+        let error = OptionsError { whose: "options".to_owned(), mistakes: mistakes(Value::Object(many)) };
+        let error = error.to_string();
+        assert!(error.len() < 3000 && error.ends_with("; and 19980 more"), "{error}");
     }
 
     #[test]

@@ -304,7 +304,7 @@ impl Node {
             bail!("one CPU must stay online");
         }
         self.offline = offline;
-        self.driver.machine_changed(&without(&self.topology, &self.offline));
+        self.driver.machine_changed(without(&self.topology, &self.offline));
         Ok(())
     }
 
@@ -358,7 +358,7 @@ impl Parts<'_> {
         config.settle_reserved(&self.topology, self.reserved);
         let driver = Driver::start(DriverParts {
             topology: self.topology,
-            strategies: strategies.of(&config.strategies)?,
+            strategies: strategies.of(&config.selection.strategies)?,
             api: api.clone(),
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
             probe: faults.clone(),

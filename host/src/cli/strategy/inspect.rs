@@ -1,4 +1,4 @@
-use super::{Failure, Output, catalogue, extended};
+use super::{Failure, Output, catalogue_of, extended};
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{ExplicitCpuset, Inspection};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let inspected =
-        catalogue(&config.strategies)?.inspect(&args.what).map_err(|error| Failure::Failed(error.into()))?;
+        catalogue_of(&config)?.inspect(&args.what).map_err(|error| Failure::Failed(error.into()))?;
     if let (Output::Text, None, Err(_)) = (args.output, &inspected.content, &inspected.loaded) {
         // Nothing to show but why.
         return inspected.loaded.map(|_| ExitCode::SUCCESS).map_err(|error| Failure::Failed(error.into()));
@@ -91,6 +91,7 @@ fn text(answer: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::catalogue;
     use super::*;
 
     /// What is said of a file that is none for this host; it has no line break.

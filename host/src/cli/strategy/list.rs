@@ -1,4 +1,4 @@
-use super::{Failure, Output, catalogue, extended};
+use super::{Failure, Output, catalogue_of, extended};
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{Catalogue, LoadError, Loaded, Source};
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ struct Row<'a> {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let catalogue = catalogue(&config.strategies)?;
-    let rows = rows(&catalogue, &config.allocator);
+    let catalogue = catalogue_of(&config)?;
+    let rows = rows(&catalogue, &config.selection.allocator);
     let answer = match args.output {
         Output::Text => text(&rows),
         Output::Json => {

@@ -200,7 +200,7 @@ async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
     assert_eq!(error, "CPUs 3 are held by claim A");
     let mut rows = fixtures::rows(1, 8, 1);
     rows.remove(1);
-    driver.machine_changed(&fixtures::machine(&rows));
+    driver.machine_changed(fixtures::machine(&rows));
     let names: Vec<String> = driver.devices().borrow().iter().map(|device| device.name.clone()).collect();
     assert_eq!(
         names,
@@ -224,11 +224,11 @@ async fn names_of_caches_outlast_hotplug() {
     };
     assert_eq!(names(&driver), ["cpudevllc000", "cpudevllc001", "cpudevllc002"]);
     let later: Vec<_> = rows.iter().filter(|row| row.cpu > 1).copied().collect();
-    driver.machine_changed(&fixtures::machine(&later));
+    driver.machine_changed(fixtures::machine(&later));
     assert_eq!(names(&driver), ["cpudevllc001", "cpudevllc002"]);
     let claim = home.allocate("A", &[("cpudevllc002", "1")]);
     assert_eq!(prepare(&driver, claim).await.unwrap().devices[0].cpus, cpus("4"));
-    driver.machine_changed(&home.topology);
+    driver.machine_changed(home.topology.clone());
     assert_eq!(names(&driver), ["cpudevllc000", "cpudevllc001", "cpudevllc002"]);
 }
 

@@ -161,10 +161,10 @@ async fn masks_and_devices_follow_the_online_cpus_and_claims_keep_theirs() {
     driver.create_container(&container("a", "p", &["DRA_CPUSET_A=0-1"], "")).unwrap();
     let mut rows = fixtures::rows(1, 8, 1);
     rows.retain(|row| row.cpu != 1 && row.cpu != 7);
-    driver.machine_changed(&fixtures::machine(&rows));
+    driver.machine_changed(fixtures::machine(&rows));
     assert_eq!(driver.take_pending_updates(), [update("a", "0"), update("b", "2-6")]);
     assert_eq!(driver.devices().borrow()[0].capacity.unwrap().cpus, 6);
     assert_eq!((held(&driver), driver.status().unhealthy), (vec![holds("A", "0-1")], vec!["A".to_owned()]));
-    driver.machine_changed(&home.topology);
+    driver.machine_changed(home.topology.clone());
     assert_eq!(driver.take_pending_updates(), [update("a", "0-1"), update("b", "2-7")]);
 }

@@ -10,6 +10,7 @@ mod show;
 
 use anyhow::{Context, Result};
 use dracpu_cpuset::CpuSet;
+use dracpu_tests::support::guests::HIGHEST_FIRST;
 use dracpu_topology::{Topology, machine, to_json};
 use node::{EmbeddedNode, claims_in, cpus_in};
 use serde_json::{Value, json};
@@ -20,8 +21,6 @@ use std::process::ExitCode;
 const MACHINE: &str = "two-socket";
 /// The first core of each socket is kept for the system.
 const RESERVED: &str = "0-1,32-33";
-/// The strategy of `examples/highest-first`, as built for this demo.
-const EXAMPLE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/highest-first.wasm"));
 
 /// A claim of the story: its letter in the drawing, its name, its CPUs, and where they come from.
 struct Wish {
@@ -231,8 +230,8 @@ impl Story {
     fn swap_the_strategy(&mut self) -> Result<()> {
         self.show.step("Another strategy: a component file and one word of configuration");
         let file = self.node.directory().join("highest-first.wasm");
-        std::fs::write(&file, EXAMPLE)?;
-        self.show.says(&format!("{} bytes of WebAssembly, from examples/highest-first", EXAMPLE.len()));
+        std::fs::write(&file, HIGHEST_FIRST)?;
+        self.show.says(&format!("{} bytes of WebAssembly, from examples/highest-first", HIGHEST_FIRST.len()));
         let before = self.node.ask(&json!({"op": "state"}))?;
         self.node.ask(&json!({"op": "daemon", "do": "terminate"}))?;
         let config = json!({

@@ -165,6 +165,8 @@ impl Node {
             flag("sysfs-root", &self.path("sys")),
             flag("nri-socket", &self.path("nri/nri.sock")),
             flag("cdi-dir", &self.cdi_dir()),
+            // Built-in strategies are compiled once for all nodes.
+            flag("cache-dir", &Path::new(env!("OUT_DIR")).join("compiled-strategies")),
             format!("--hostname-override={NODE}"),
         ];
         args.extend(self.config.flags.iter().cloned());

@@ -1,0 +1,104 @@
+//! Compiling in a process of its own: a large component takes more memory than the daemon may have, and must not take
+//! the daemon with it.
+
+use crate::strategy::component::{ComponentFault, clause};
+use crate::strategy::engine;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, ExitCode, Stdio};
+
+/// What the compiler takes for a byte of component, as measured on components of interpreted languages, and to begin with.
+const MEMORY_PER_BYTE: u64 = 18;
+const MEMORY_TO_BEGIN_WITH: u64 = 16 << 20;
+
+/// The longest message that a child may leave.
+const MOST_BYTES_OF_A_MESSAGE: u64 = 4096;
+
+/// A process of this program that compiles one component: what it does, in the child.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Most bytes of memory to take
+    #[arg(long)]
+    memory_bytes: Option<u64>,
+}
+
+/// Compiles the component on standard input to standard output. For this program's own use. Why it fails goes to
+/// standard error, as one clause.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match compile_here(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<wasmtime::error::OutOfMemory>() => ExitCode::from(OUT_OF_MEMORY),
+        Err(error) => {
+            // Nobody is left to tell when that fails.
+            let _unwritable = writeln!(io::stderr(), "{}", clause(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compile_here(args: &Args) -> wasmtime::Result<()> {
+    // Should memory run out all the same, this process is the one to go.
+    let _as_it_was = std::fs::write("/proc/self/oom_score_adj", "1000");
+    if let Some(bytes) = args.memory_bytes {
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        setrlimit(Resource::Data, limit)?;
+    }
+    let mut component = Vec::new();
+    io::stdin().read_to_end(&mut component)?;
+    let code = engine::start()?.precompile_component(&component)?;
+    Ok(io::stdout().write_all(&code)?)
+}
+
+/// Has a component compiled into a file by a child that takes at most so many bytes of memory. Blocking; minutes for
+/// the largest.
+pub(super) fn compile(component: &[u8], into: &File, memory: Option<u64>) -> Result<(), ComponentFault> {
+    let failed = |what: &str, error: io::Error| ComponentFault::NotCompiled(format!("{what}: {error}"));
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("dracpu").args(["strategy", "compile"]);
+    if let Some(bytes) = memory {
+        command.arg(format!("--memory-bytes={bytes}"));
+    }
+    let into =
+        into.try_clone().map_err(|error| failed("the file for the compiled code cannot be used", error))?;
+    command.stdin(Stdio::piped()).stdout(into).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed("the compiler cannot be started", error))?;
+    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+    // A child that ends early says why itself.
+    let _ended = stdin.map(|mut stdin| stdin.write_all(component));
+    let mut message = Vec::new();
+    if let Some(stderr) = stderr {
+        let _unreadable = stderr.take(MOST_BYTES_OF_A_MESSAGE).read_to_end(&mut message);
+    }
+    let status = child.wait().map_err(|error| failed("the compiler cannot be waited for", error))?;
+    if status.success() {
+        return Ok(());
+    }
+    // Rust aborts when memory is refused; the kernel kills when there is none.
+    let out_of_memory = matches!(status.signal(), Some(SIGABRT | SIGKILL))
+        || status.code().is_some_and(|code| code == i32::from(OUT_OF_MEMORY));
+    if let (true, Some(left)) = (out_of_memory, memory) {
+        return Err(ComponentFault::NoMemory { needed: needed(component.len()), left });
+    }
+    let message = String::from_utf8_lossy(&message);
+    match (status.code(), message.trim()) {
+        (Some(1), message) if !message.is_empty() => Err(ComponentFault::Invalid(message.to_owned())),
+        (_, message) => {
+            Err(ComponentFault::NotCompiled(format!("the compiler ended with {status}: {message}")))
+        }
+    }
+}
+
+/// The exit code of a child whose memory did not suffice.
+const OUT_OF_MEMORY: u8 = 12;
+const SIGABRT: i32 = 6;
+const SIGKILL: i32 = 9;
+
+/// About how many bytes of memory a component of this size needs.
+fn needed(size: usize) -> u64 {
+    u64::try_from(size)
+        .unwrap_or(u64::MAX)
+        .saturating_mul(MEMORY_PER_BYTE)
+        .saturating_add(MEMORY_TO_BEGIN_WITH)
+}

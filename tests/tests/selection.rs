@@ -1,0 +1,381 @@
+//! Which strategy decides: named by the node, a class or a claim; other ones taken over without a restart.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use anyhow::{Result, ensure};
+use dracpu::strategy::{Cache, Catalogue, LoadError, digest};
+use dracpu_tests::support::cpus::{Cpus, cpus};
+use dracpu_tests::support::guests::{GUESTS, HIGHEST_FIRST, padded};
+use dracpu_tests::support::kubelet::ClaimRef;
+use dracpu_tests::support::machine::{Machine, Shape};
+use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
+use dracpu_tests::support::scheduler::cpu_config;
+use dracpu_tests::support::wait::{SOON, poll};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const NUMA0: &str = "cpudevnuma000";
+const HIGHEST: &str = "highest-first";
+
+/// Eight cores of two threads: CPUs 0-15.
+fn machine() -> Machine {
+    Machine::of(Shape { sockets: 1, numa_per_socket: 1, l3_per_numa: 2, cores_per_l3: 4, threads: 2 })
+}
+
+/// Where the node's own component file is.
+fn component(node: &Node) -> PathBuf {
+    node.path("own.wasm")
+}
+
+/// A node whose file is written before the daemon starts.
+async fn node(bytes: &[u8], config: impl Fn(&Node) -> Value) -> Result<Node> {
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    std::fs::write(component(&node), bytes)?;
+    node.config.config = config(&node);
+    node.start_daemon().await?;
+    Ok(node)
+}
+
+fn entry(node: &Node, name: &str) -> Value {
+    json!({"name": name, "path": component(node)})
+}
+
+fn named(source: &str, strategy: &str) -> Value {
+    cpu_config(source, &[], &json!({"strategy": strategy}))
+}
+
+/// Takes the place of a file as a careful writer does.
+fn replace(node: &Node, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let (new, old) = (node.path("new"), node.path(name));
+    std::fs::write(&new, bytes)?;
+    Ok(std::fs::rename(new, old)?)
+}
+
+async fn ready_says(node: &Node, words: &str) -> Result<String> {
+    let asked = || async {
+        let (status, body) = node.get("/readyz").await?;
+        ensure!(status == 200 && body.contains(words), "{status} {body}");
+        Ok(body)
+    };
+    poll(words, SOON, asked).await
+}
+
+/// Strategy and digest in the record of a claim.
+fn decided_by(node: &Node, claim: &ClaimRef) -> Result<(String, String)> {
+    let file = node.cdi_dir().join(format!("dra.k8s.io-cpu_claim-{}.json", claim.uid));
+    let spec: Value = serde_json::from_slice(&std::fs::read(file)?)?;
+    let record: Value =
+        serde_json::from_str(spec["devices"][0]["annotations"]["dra.cpu/record"].as_str().unwrap())?;
+    let text = |key: &str| record["strategy"][key].as_str().unwrap().to_owned();
+    Ok((text("name"), text("digest")))
+}
+
+async fn given(node: &Node, name: &str, config: &[Value]) -> Result<(ClaimRef, Cpus)> {
+    let claim = node.write_claim(name, NUMA0, "2", config);
+    node.prepare(&claim).await?;
+    let cpus = node.record_of(&claim.uid)?;
+    Ok((claim, cpus))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_and_claims_name_a_strategy_that_the_node_allows() -> Result<()> {
+    let node = node(
+        HIGHEST_FIRST,
+        |node| json!({"allowedStrategies": [HIGHEST, "external"], "strategies": [entry(node, HIGHEST)]}),
+    )
+    .await?;
+    let (own, lowest) = given(&node, "own", &[]).await?;
+    assert_eq!(lowest, cpus("0,8"));
+    assert_eq!(decided_by(&node, &own)?.0, "packed");
+    let (class, highest) = given(&node, "class", &[named("FromClass", HIGHEST)]).await?;
+    assert_eq!(highest, cpus("7,15"));
+    assert_eq!(decided_by(&node, &class)?, (HIGHEST.to_owned(), digest(HIGHEST_FIRST)));
+    // The claim's word goes over the class's.
+    let both = [named("FromClass", HIGHEST), named("FromClaim", "packed")];
+    assert_eq!(given(&node, "both", &both).await?.1, cpus("1,9"));
+    let chosen = cpu_config("FromClaim", &[], &json!({"strategy": "external", "cpuset": "4-5"}));
+    assert_eq!(given(&node, "chosen", &[chosen]).await?.1, cpus("4-5"));
+    // What an allowed strategy needs to have published is.
+    assert_eq!(node.devices().await?[NUMA0]["attributes"]["dra.cpu/cpuIDs"]["string"], "0-15");
+
+    let refused = given(&node, "no", &[named("FromClaim", "llc-first")]).await.unwrap_err();
+    let words = format!("{refused:#}");
+    assert!(words.contains("strategy `llc-first` is not allowed on this node"), "{words}");
+    assert!(words.contains("packed, highest-first, external"), "{words}");
+    let options =
+        cpu_config("FromClaim", &[], &json!({"strategy": HIGHEST, "options": {"full-pcpus-only": true}}));
+    let words = format!("{:#}", given(&node, "odd", &[options]).await.unwrap_err());
+    assert!(words.contains(HIGHEST) && words.contains("full-pcpus-only"), "{words}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_configuration_is_taken_over_and_claims_alive_are_not_touched() -> Result<()> {
+    let node = node(HIGHEST_FIRST, |_| json!({"allocator": "packed"})).await?;
+    let (first, lowest) = given(&node, "first", &[]).await?;
+    let pod = node.run_pod("p", &[&first], &[ContainerAsk::new("app", &[&first])]).await?;
+    let config = json!({"allocator": HIGHEST, "strategies": [entry(&node, HIGHEST)], "reservedCPUs": "1"});
+    replace(&node, "config.yaml", config.to_string())?;
+    let body = ready_says(&node, "needs a restart").await?;
+    assert_eq!(body, "ready\nstrategy: needs a restart: reservedCPUs\n");
+    assert_eq!(given(&node, "second", &[]).await?.1, cpus("7,15"));
+    assert_eq!(node.runtime.effective_cpus(&pod.id("app")), lowest);
+    assert_eq!(node.prepare(&first).await?.len(), 1);
+    assert_eq!(decided_by(&node, &first)?.0, "packed");
+    let info = format!("dra_cpu_strategy_info{{name=\"{HIGHEST}\"");
+    let (_, metrics) = node.get("/metrics").await?;
+    assert!(metrics.lines().any(|line| line.starts_with(&info) && line.ends_with(" 1")), "{metrics}");
+    assert!(!metrics.contains("dra_cpu_strategy_info{name=\"packed\""), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_used_leaves_the_old_in_place_and_is_seen() -> Result<()> {
+    let node = node(
+        HIGHEST_FIRST,
+        |node| json!({"allocator": HIGHEST, "strategies": [entry(node, HIGHEST)], "strategyOptions": {}}),
+    )
+    .await?;
+    let mut failures = 0.0;
+    let good = std::fs::read(node.path("config.yaml"))?;
+    let other_options =
+        json!({"allocator": HIGHEST, "strategies": [entry(&node, HIGHEST)], "strategyOptions": {"x": 1}});
+    let other_digest = json!({"allocator": HIGHEST,
+                              "strategies": [{"name": HIGHEST, "path": component(&node),
+                                              "digest": format!("sha256:{}", "0".repeat(64))}]});
+    let module = b"\0asm\x01\0\0\0".to_vec();
+    for (file, content, words) in [
+        ("own.wasm", module, "a core WebAssembly module"),
+        ("own.wasm", b"\x7fELF".to_vec(), "not a valid WebAssembly component"),
+        ("own.wasm", GUESTS["trap-in-describe"].clone(), "cannot describe itself"),
+        ("own.wasm", GUESTS["honest"].clone(), "calls itself `honest`"),
+        ("own.wasm", vec![0; 33 << 20], "33554432 are allowed"),
+        ("config.yaml", b"allocator: nobody".to_vec(), "strategy nobody: there is none of this name"),
+        ("config.yaml", b"allocatr: packed".to_vec(), "did you mean `allocator`"),
+        ("config.yaml", other_options.to_string().into_bytes(), "`x` (set to 1) is no option"),
+        ("config.yaml", other_digest.to_string().into_bytes(), "the configuration demands sha256:0000"),
+    ] {
+        replace(&node, file, content)?;
+        let body = ready_says(&node, words).await?;
+        assert!(body.starts_with("ready\nstrategy: not reloaded: "), "{body}");
+        failures += 1.0;
+        assert_eq!(given(&node, "new", &[]).await?.1, cpus("7,15"), "{words}");
+        node.unprepare(&ClaimRef { uid: "uid-new".to_owned(), ..node.write_claim("new", NUMA0, "2", &[]) })
+            .await?;
+        replace(&node, "own.wasm", HIGHEST_FIRST)?;
+        replace(&node, "config.yaml", &good)?;
+        let settled = || async {
+            let (_, body) = node.get("/readyz").await?;
+            ensure!(body == "ready\n", "{body}");
+            Ok(())
+        };
+        poll("the good ones again", SOON, settled).await?;
+    }
+    let (_, metrics) = node.get("/metrics").await?;
+    let load = metrics
+        .lines()
+        .filter(|line| line.starts_with("dra_cpu_strategy_failures_total") && line.contains("load"));
+    let counted: f64 = load.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+    assert!(counted >= failures, "{metrics}");
+    assert!(node.daemon_lines().await.iter().any(|line| line.contains("not reloaded: ")));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_strategies_fail_only_the_claims_that_name_them() -> Result<()> {
+    let node = node(HIGHEST_FIRST, |_| json!({})).await?;
+    let hostile = ["taken", "endless-loop", "memory-bomb", "huge-answer", "panics"];
+    let entries: Vec<Value> = hostile
+        .iter()
+        .map(|name| {
+            let path = node.path(name);
+            std::fs::write(&path, &GUESTS[*name]).unwrap();
+            json!({"name": name, "path": path})
+        })
+        .collect();
+    let config = json!({"allowedStrategies": hostile, "strategies": entries});
+    replace(&node, "config.yaml", config.to_string())?;
+    let reloaded = || async {
+        ensure!(node.daemon_lines().await.iter().any(|line| line.contains("strategies reloaded")), "not yet");
+        Ok(())
+    };
+    poll("reload", SOON, reloaded).await?;
+    for name in hostile {
+        let claim = node.write_claim("unlucky", NUMA0, "13", &[named("FromClaim", name)]);
+        let words = format!("{:#}", node.prepare(&claim).await.expect_err(name));
+        assert!(words.contains(&format!("strategy {name} 1.0.0")), "{words}");
+    }
+    let (claim, lowest) = given(&node, "own", &[]).await?;
+    node.ledger_is(&[(&claim, &lowest)]).await?;
+    Ok(())
+}
+
+/// As ConfigMap volumes do: the files are links through `..data`, which is swapped. SIGHUP looks at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swapped_configmap_and_a_hangup_are_followed() -> Result<()> {
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    let mount = node.path("mount");
+    let version = |name: &str, bytes: &[u8]| -> Result<()> {
+        std::fs::create_dir_all(mount.join(name))?;
+        std::fs::write(mount.join(name).join("own.wasm"), bytes)?;
+        std::os::unix::fs::symlink(name, mount.join("..data_tmp"))?;
+        Ok(std::fs::rename(mount.join("..data_tmp"), mount.join("..data"))?)
+    };
+    version("..1", HIGHEST_FIRST)?;
+    std::os::unix::fs::symlink("..data/own.wasm", mount.join("own.wasm"))?;
+    let entry = json!({"name": HIGHEST, "path": mount.join("own.wasm")});
+    node.config.config = json!({"allocator": HIGHEST, "strategies": [entry]});
+    node.start_daemon().await?;
+    let second = padded(HIGHEST_FIRST, 10);
+    version("..2", &second)?;
+    let active = |wanted: String| {
+        let node = &node;
+        move || {
+            let wanted = wanted.clone();
+            async move {
+                let (_, metrics) = node.get("/metrics").await?;
+                ensure!(metrics.contains(&format!("digest=\"{wanted}\"")), "another one is active");
+                Ok(())
+            }
+        }
+    };
+    poll("the second version", SOON, active(digest(&second))).await?;
+    let before = node.daemon_lines().await.len();
+    node.signal_daemon(rustix::process::Signal::HUP).await?;
+    let reloaded = || async {
+        let lines = node.daemon_lines().await;
+        ensure!(lines[before..].iter().any(|line| line.contains("strategies reloaded")), "not yet");
+        Ok(())
+    };
+    poll("reload", SOON, reloaded).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_during_swaps_are_decided_by_one_of_the_versions_each() -> Result<()> {
+    const PREPARES: usize = 1000;
+    const SWAPS: usize = 100;
+    let versions: Vec<Vec<u8>> = (1..=2).map(|version| padded(HIGHEST_FIRST, version)).collect();
+    let digests: BTreeSet<String> = versions.iter().map(|bytes| digest(bytes)).collect();
+    let node = node(&versions[0], |node| json!({"allocator": HIGHEST, "strategies": [entry(node, HIGHEST)]}))
+        .await?;
+    let node = Arc::new(node);
+    let done = Arc::new(AtomicBool::new(false));
+    let swapping = tokio::spawn({
+        let (node, done) = (Arc::clone(&node), Arc::clone(&done));
+        async move {
+            let mut swaps = 0;
+            while swaps < SWAPS || !done.load(Ordering::Relaxed) {
+                replace(&node, "own.wasm", &versions[swaps % 2])?;
+                let before = node.daemon_lines().await.len();
+                node.signal_daemon(rustix::process::Signal::HUP).await?;
+                let reloaded = || async {
+                    let lines = node.daemon_lines().await;
+                    ensure!(
+                        lines[before..].iter().any(|line| line.contains("strategies reloaded")),
+                        "not yet"
+                    );
+                    Ok(())
+                };
+                poll("reload", SOON, reloaded).await?;
+                swaps += 1;
+            }
+            anyhow::Ok(swaps)
+        }
+    });
+    let mut deciders: BTreeMap<String, usize> = BTreeMap::new();
+    let mut prepares = 0;
+    while prepares < PREPARES || !swapping.is_finished() {
+        let (claim, held) = given(&node, &format!("c{prepares}"), &[]).await?;
+        assert_eq!(held, cpus("7,15"));
+        *deciders.entry(decided_by(&node, &claim)?.1).or_default() += 1;
+        node.unprepare(&claim).await?;
+        prepares += 1;
+        done.store(prepares >= PREPARES, Ordering::Relaxed);
+    }
+    assert!(swapping.await?? >= SWAPS);
+    assert_eq!(deciders.keys().cloned().collect::<BTreeSet<_>>(), digests, "{deciders:?}");
+    node.ledger_is(&[]).await?;
+    Ok(())
+}
+
+/// Larger than what the daemon compiles itself.
+const LARGE: usize = 2 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_component_is_compiled_by_a_child_and_kept() -> Result<()> {
+    let large = padded(HIGHEST_FIRST, LARGE);
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    std::fs::write(component(&node), &large)?;
+    node.config.config = json!({"allocator": HIGHEST, "strategies": [entry(&node, HIGHEST)]});
+    node.config.flags = vec![format!("--cache-dir={}", node.path("cache").display())];
+    node.start_daemon().await?;
+    assert_eq!(given(&node, "a", &[]).await?.1, cpus("7,15"));
+    let cached = || -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(node.path("cache"))?;
+        Ok(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+    };
+    let of_large = digest(&large).trim_start_matches("sha256:").to_owned();
+    let [only] = &cached()?[..] else { panic!("{:?}", cached()) };
+    assert!(only.starts_with(&of_large) && only.ends_with(".cwasm"), "{only}");
+    let first = only.clone();
+    // From the cache there is nothing to wait for; what was damaged is compiled again.
+    node.crash_and_restart().await?;
+    assert_eq!(cached()?, [first.clone()]);
+    std::fs::write(node.path("cache").join(&first), b"garbage")?;
+    node.crash_and_restart().await?;
+    assert_eq!(given(&node, "b", &[]).await?.1, cpus("6,14"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_little_memory_to_compile_is_said_and_everything_else_goes_on() -> Result<()> {
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    std::fs::write(component(&node), padded(HIGHEST_FIRST, LARGE))?;
+    node.config.config = json!({"allowedStrategies": [HIGHEST], "strategies": [entry(&node, HIGHEST)]});
+    // The tests run in some cgroup; here it has a limit.
+    node.config.flags = vec![format!("--cache-dir={}", node.path("cache").display())];
+    let own = std::fs::read_to_string("/proc/self/cgroup")?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default().to_owned();
+    let cgroup = node.path("sys/fs/cgroup").join(own);
+    std::fs::create_dir_all(&cgroup)?;
+    std::fs::write(cgroup.join("memory.current"), "0")?;
+    std::fs::write(cgroup.join("memory.max"), (1 << 20).to_string())?;
+    node.start_daemon().await?;
+    let body = ready_says(&node, "cannot compile: needs about").await?;
+    assert!(body.contains("MiB of memory, 1 MiB are left"), "{body}");
+    assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
+    let words = format!("{:#}", given(&node, "large", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
+    assert!(
+        words.contains("cannot compile: needs about") && words.contains("resources.limits.memory"),
+        "{words}"
+    );
+
+    std::fs::write(cgroup.join("memory.max"), "max")?;
+    node.signal_daemon(rustix::process::Signal::HUP).await?;
+    let given = || async { Ok(given(&node, "large", &[named("FromClaim", HIGHEST)]).await?.1) };
+    assert_eq!(poll("the large one", SOON, given).await?, cpus("7,15"));
+    Ok(())
+}
+
+#[test]
+fn what_takes_long_is_left_to_who_can_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("large.wasm");
+    std::fs::write(&path, padded(HIGHEST_FIRST, LARGE)).unwrap();
+    let config = dracpu::config::StrategyConfig {
+        name: HIGHEST.to_owned(),
+        path: Some(path),
+        digest: None,
+        limits: dracpu::config::LimitsConfig::default(),
+        options: serde_json::Map::new(),
+    };
+    let cache = Cache::create(&directory.path().join("cache")).unwrap();
+    let catalogue = Catalogue::new(&[config]).unwrap().with_cache(Some(cache), directory.path());
+    let error: LoadError = catalogue.load_at_once(HIGHEST).unwrap_err();
+    assert!(error.is_compiling() && error.to_string().contains("still compiling"), "{error}");
+    assert!(catalogue.load_at_once("packed").is_ok());
+}
