@@ -29,13 +29,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     match compile_here(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<wasmtime::error::OutOfMemory>() => ExitCode::from(OUT_OF_MEMORY),
+        Err(error) if is_out_of_memory(&error) => ExitCode::from(OUT_OF_MEMORY),
         Err(error) => {
             // Nobody is left to tell when that fails.
             let _unwritable = writeln!(io::stderr(), "{}", clause(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_out_of_memory(error: &wasmtime::Error) -> bool {
+    let of_io = |error: &io::Error| error.kind() == io::ErrorKind::OutOfMemory;
+    error.is::<wasmtime::error::OutOfMemory>() || error.downcast_ref::<io::Error>().is_some_and(of_io)
 }
 
 fn compile_here(args: &Args) -> wasmtime::Result<()> {
