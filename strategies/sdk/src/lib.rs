@@ -17,13 +17,15 @@ pub mod log;
 mod machine;
 pub mod testkit;
 mod types;
+pub mod wishes;
 
 pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
-pub use machine::{Cache, Cpu, CpuKind, Group, Machine, NumaNode, PcieRoot, Socket};
+pub use machine::{Cache, Cpu, CpuKind, Domain, Group, Machine, NumaNode, PcieRoot, Socket};
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
     Request, State, Strategy, cpu_count,
 };
+pub use wishes::{Isolate, Isolated, Kind, Memory, Terms, Threads, Wishes};
 
 #[doc(hidden)]
 pub mod __private {
