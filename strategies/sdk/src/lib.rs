@@ -5,7 +5,7 @@
 //! terms of [`CpuSet`] and [`Machine`]. Everything also compiles natively, so an algorithm is tested with
 //! plain `cargo test` and the machines of [`testkit`].
 //!
-//! Keys of the interface's `extra` lists have no meaning yet and are not passed on.
+//! Of the interface's `extra` lists the topology's key `offline` is passed on; others have no meaning yet.
 
 extern crate self as dracpu_strategy_sdk;
 

@@ -24,6 +24,8 @@ pub struct Machine {
     pub kinds: Vec<CpuKind>,
     /// PCIe roots; empty unless they are discovered.
     pub pcie_roots: Vec<PcieRoot>,
+    /// CPUs that the machine has but that are offline.
+    pub offline: CpuSet,
     /// Never given out.
     pub reserved: CpuSet,
     /// `isolcpus`: never shared.

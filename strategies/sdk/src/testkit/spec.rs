@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, Default)]
 pub struct MachineSpec {
     rows: Vec<CpuRow>,
+    offline: CpuSet,
     reserved: CpuSet,
     isolated: CpuSet,
     empty_numa_nodes: Vec<u32>,
@@ -104,10 +105,11 @@ impl MachineSpec {
         spec
     }
 
-    /// Takes CPUs out, as if they were offline.
+    /// Takes CPUs offline.
     #[must_use]
     pub fn offline(mut self, cpus: &CpuSet) -> Self {
-        self.rows.retain(|row| !cpus.contains(row.cpu));
+        let taken = self.rows.extract_if(.., |row| cpus.contains(row.cpu));
+        self.offline.extend(taken.map(|row| row.cpu));
         self
     }
 
@@ -235,7 +237,7 @@ impl MachineSpec {
             reserved: self.reserved.words().to_vec(),
             isolated: self.isolated.words().to_vec(),
             groups: groups.iter().map(|(device, cpus)| group(device, cpus)).collect(),
-            extra: Vec::new(),
+            extra: vec![("offline".to_owned(), self.offline.to_string())],
             cpus,
         }
     }

@@ -208,7 +208,13 @@ impl Wishes {
         if machine.kinds.iter().any(|kind| kind.name == *name) {
             return Ok(());
         }
-        let known: Vec<&str> = machine.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        // Kinds of one name may differ in speed.
+        let mut known: Vec<&str> = Vec::new();
+        for kind in machine.kinds.iter().map(|kind| kind.name.as_str()) {
+            if !known.contains(&kind) {
+                known.push(kind);
+            }
+        }
         Err(deny!(
             Invalid,
             "kind: {name} is not on this machine, whose kinds of cores are {}; name one of them, or any",

@@ -1,0 +1,1 @@
+//! Options of the built-in strategies on a whole node.
