@@ -97,7 +97,7 @@ async fn two_requests_need_a_cpuset_each_and_may_not_overlap() -> Result<()> {
     );
     let one = two_requests(&node, "one", &[each("r1", "1-2")]);
     let refusal = format!("{:#}", node.prepare(&one).await.unwrap_err());
-    assert!(refusal.contains("request r2") && refusal.contains("names no CPUs"), "{refusal}");
+    assert!(refusal.contains("request r2") && refusal.contains("needs the CPUs named"), "{refusal}");
     let overlap = two_requests(&node, "overlap", &[each("r1", "1-2"), each("r2", "2-3")]);
     assert!(node.prepare(&overlap).await.is_err());
     node.ledger_is(&[]).await?;

@@ -109,6 +109,24 @@ fn cases() -> Vec<Case> {
             seen("align: required", "3,7,11,14-15", (16, 1)),
             seen("3,7,11,15", "14", (16, 1)),
         ),
+        // What both take.
+        case(
+            "packed",
+            json!({"kind": "p-core"}),
+            hybrid,
+            &[3],
+            seen("4-5,12", "0-3,6-11,13-15", (8, 1)),
+            seen("0-1,8", "2-7,9-15", (16, 1)),
+        ),
+        // Which takes the fastest kind of its own accord.
+        case(
+            "llc-first",
+            json!({"kind": "e-core"}),
+            hybrid,
+            &[3],
+            seen("0-1,8", "2-7,9-15", (8, 1)),
+            seen("4-5,12", "0-3,6-11,13-15", (16, 1)),
+        ),
     ];
     // What both take, with the same outcome.
     for allocator in ["packed", "llc-first"] {
@@ -144,14 +162,6 @@ fn cases() -> Vec<Case> {
                 two_caches,
                 &[3],
                 seen("0-3", "4-7,12-15", (8, 4)),
-                plain("0-1,8", "2-7,9-15"),
-            ),
-            case(
-                allocator,
-                json!({"kind": "p-core"}),
-                hybrid,
-                &[3],
-                seen("4-5,12", "0-3,6-11,13-15", (8, 1)),
                 plain("0-1,8", "2-7,9-15"),
             ),
             case(
