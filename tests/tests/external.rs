@@ -74,11 +74,7 @@ async fn each_way_of_being_wrong_has_its_own_words_and_books_nothing() -> Result
         let refusal = format!("{:#}", node.prepare(&claim).await.expect_err(what));
         let plain = refusal.replace(&claim.uid, "UID");
         let digits_aside: String = plain.chars().filter(|c| !c.is_ascii_digit()).collect();
-        // an offline CPU and one that does not exist look alike to a strategy, which sees online ones only
-        assert!(
-            words.insert(digits_aside) || what == "unknown",
-            "{what} is worded as another fault: {refusal}"
-        );
+        assert!(words.insert(digits_aside), "{what} is worded as another fault: {refusal}");
         node.ledger_is(&[(&held, &cpus("3"))]).await?;
     }
     let refusal = format!(
@@ -94,7 +90,14 @@ async fn two_requests_need_a_cpuset_each_and_may_not_overlap() -> Result<()> {
     let node = node().await?;
     let each = |request: &str, text: &str| cpu_config("FromClaim", &[request], &json!({"cpuset": text}));
     let both = two_requests(&node, "both", &[cpu_config("FromClaim", &[], &json!({"cpuset": "1-2"}))]);
-    assert!(node.prepare(&both).await.is_err(), "one cpuset for two requests is ambiguous");
+    let refusal = format!("{:#}", node.prepare(&both).await.unwrap_err());
+    assert!(
+        refusal.contains("2 results of the claim (r1, r2)"),
+        "one cpuset for two is ambiguous: {refusal}"
+    );
+    let one = two_requests(&node, "one", &[each("r1", "1-2")]);
+    let refusal = format!("{:#}", node.prepare(&one).await.unwrap_err());
+    assert!(refusal.contains("request r2") && refusal.contains("needs the CPUs named"), "{refusal}");
     let overlap = two_requests(&node, "overlap", &[each("r1", "1-2"), each("r2", "2-3")]);
     assert!(node.prepare(&overlap).await.is_err());
     node.ledger_is(&[]).await?;
@@ -102,5 +105,51 @@ async fn two_requests_need_a_cpuset_each_and_may_not_overlap() -> Result<()> {
     node.prepare(&good).await?;
     let own: Cpus = cpus("1-2,8-9");
     node.ledger_is(&[(&good, &own)]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_name_cpus_of_any_grouping_and_of_several_devices() -> Result<()> {
+    // (grouping, devices with good CPUs of theirs, a device with CPUs of another one)
+    for (group_by, devices, foreign) in [
+        ("numanode", [("cpudevnuma000", "1,9"), ("cpudevnuma001", "5-6")], Some(("cpudevnuma001", "2-3"))),
+        (
+            "socket",
+            [("cpudevsocket000", "1,9"), ("cpudevsocket001", "5-6")],
+            Some(("cpudevsocket001", "2,5")),
+        ),
+        ("llc", [("cpudevllc000", "1,9"), ("cpudevllc001", "5-6")], Some(("cpudevllc000", "2,7"))),
+        ("machine", [("cpudevmachine", "1,9"), ("cpudevmachine", "2,5")], None),
+    ] {
+        let shape = Shape { sockets: 2, numa_per_socket: 1, l3_per_numa: 1, cores_per_l3: 4, threads: 2 };
+        let config = json!({"allocator": "external", "groupBy": group_by});
+        let node = Node::start(NodeConfig::new(Machine::of(shape)).with_config(config)).await?;
+        node.devices().await?;
+        let result = |request: &str, device: &str| {
+            json!({"request": request, "driver": DRIVER, "pool": NODE, "device": device,
+                   "consumedCapacity": {CAPACITY: "2"}})
+        };
+        let entry = |request: &str, text: &str| cpu_config("FromClaim", &[request], &json!({"cpuset": text}));
+        let [(first, of_first), (second, of_second)] = devices;
+        // An entry without a cpuset is for all requests, whatever else they have.
+        let all = cpu_config("FromClass", &[], &json!({"strategy": "external"}));
+        let both = scheduler::write_claim(
+            &node.api,
+            "both",
+            None,
+            &[result("r1", first), result("r2", second)],
+            &[all, entry("r1", of_first), entry("r2", of_second)],
+        );
+        let pod = node.run_pod("p", &[&both], &[ContainerAsk::new("app", &[&both])]).await?;
+        let own: Cpus = cpus(of_first).union(&cpus(of_second)).copied().collect();
+        assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own, "{group_by}");
+        if let Some((device, text)) = foreign {
+            let bad =
+                scheduler::write_claim(&node.api, "bad", None, &[result("r", device)], &[entry("r", text)]);
+            let refusal = format!("{:#}", node.prepare(&bad).await.unwrap_err());
+            assert!(refusal.contains(&format!("outside the allocated device {device}")), "{refusal}");
+        }
+        node.ledger_is(&[(&both, &own)]).await?;
+    }
     Ok(())
 }

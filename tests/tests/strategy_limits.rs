@@ -341,3 +341,38 @@ fn a_machine_that_cannot_run_an_instance_is_not_said_of_the_strategy() {
         assert!(words.contains("ulimit -v") && !words.contains("transferBytes"), "{verb}: {words}");
     }
 }
+
+#[test]
+fn an_even_split_over_sixty_four_numa_nodes_stays_within_the_default_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nodes.yaml");
+    std::fs::write(&path, "shape: socket:2 numa:32(4G) l3:1(16M) core:4 thread:2\n").unwrap();
+    let topology = machine::load(path.to_str().unwrap()).unwrap().topology;
+    assert_eq!(topology.numa_nodes.len(), 64);
+    let groups = device::groups(&topology, DeviceMode::Grouped(GroupBy::Machine), &CpuSet::new());
+    let packed = Catalogue::new(&[]).unwrap().load("packed").unwrap();
+    let mut opened = packed.open(&topology, &CpuSet::new(), &groups, &Map::new()).unwrap();
+    let online = topology.online();
+    let taken: [fn(u32) -> bool; 3] = [|_| false, |cpu| cpu % 5 == 0, |cpu| cpu * cpu % 31 < 9];
+    let mut most_fuel = 0;
+    for taken in taken {
+        let free: CpuSet = online.iter().filter(|cpu| !taken(*cpu)).collect();
+        let state = State { free: free.clone(), others: Vec::new() };
+        for whole_cores in [false, true] {
+            for count in [2, 8, 30, 64, 66, 100, 130, 200, 298] {
+                let options =
+                    serde_json::json!({"distribute-cpus-across-numa": true, "full-pcpus-only": whole_cores});
+                let options = options.as_object().unwrap().clone();
+                let asked = Request { options, ..request("r", count) };
+                match opened.decide(&[asked], &state) {
+                    Ok(decision) => {
+                        assert_eq!(decision.grants[0].cpus.len(), usize::try_from(count).unwrap())
+                    }
+                    Err(error) => assert_eq!(error.kind(), "denied", "{error}"),
+                }
+                most_fuel = most_fuel.max(opened.last_fuel());
+            }
+        }
+    }
+    assert!(most_fuel < 50_000_000, "{most_fuel} leaves too little of the 10^8 for larger machines");
+}

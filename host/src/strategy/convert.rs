@@ -92,7 +92,7 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
                 cpus: words(&group.cpus),
             })
             .collect(),
-        extra: Vec::new(),
+        extra: offline(topology),
     };
     let rules = Rules {
         online: topology.online(),
@@ -101,6 +101,13 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
         nodes,
     };
     (machine, rules)
+}
+
+/// The CPUs that the machine has but that are offline, as a CPU list: so that a strategy can tell them from
+/// such as do not exist. The key is in `wit/README.md`.
+fn offline(topology: &Topology) -> Vec<(String, String)> {
+    let offline = Some(&topology.offline).filter(|offline| !offline.is_empty());
+    offline.map(|offline| ("offline".to_owned(), offline.to_string())).into_iter().collect()
 }
 
 /// What is given out; of other claims only what the strategy asked to know.

@@ -71,12 +71,21 @@ fn check_group(machine: &Machine, group: &Group, named: &CpuSet, rest: &CpuSet) 
             pick(rest, &group.device)
         ));
     }
+    let offline = named.intersection(&machine.offline);
+    if !offline.is_empty() {
+        return Err(deny!(
+            Invalid,
+            "cpuset {named}: {} offline on this node; bring it online, or {}",
+            are(&offline),
+            pick(rest, &group.device)
+        ));
+    }
     let absent = named.difference(&machine.online());
     if !absent.is_empty() {
         return Err(deny!(
             Invalid,
-            "cpuset {named}: {} not online on this node (offline, or no such CPU); {}",
-            are(&absent),
+            "cpuset {named}: this node has no {}; {}",
+            listed(&absent),
             pick(rest, &group.device)
         ));
     }
@@ -102,9 +111,10 @@ fn are(cpus: &CpuSet) -> String {
     format!("{} {}", listed(cpus), if cpus.len() == 1 { "is" } else { "are" })
 }
 
+/// Behind a semicolon or an "or".
 fn pick(cpus: &CpuSet, device: &str) -> String {
     if cpus.is_empty() {
-        format!("{device} has none to give")
+        format!("wait until other claims end: {device} has none to give")
     } else {
         format!("pick from {cpus} of {device}")
     }

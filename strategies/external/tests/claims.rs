@@ -56,8 +56,8 @@ fn each_fault_has_a_sentence_of_its_own_that_names_the_cpus() {
         (request(0, 3, Some("4-5")), Reason::Invalid, "cpuset 4-5 has 2 CPUs, but the request consumes 3"),
         (request(0, 1, None), Reason::Invalid, "consumes 1 of cpudevnuma000 but the claim names no CPUs"),
         (request(0, 1, Some("0")), Reason::Invalid, "CPU 0 is reserved for the system"),
-        (request(0, 1, Some("3")), Reason::Invalid, "CPU 3 is not online on this node"),
-        (request(0, 2, Some("98-99")), Reason::Invalid, "CPUs 98-99 are not online on this node"),
+        (request(0, 1, Some("3")), Reason::Invalid, "CPU 3 is offline on this node"),
+        (request(0, 2, Some("98-99")), Reason::Invalid, "this node has no CPUs 98-99"),
         (request(0, 1, Some("5")), Reason::Invalid, "CPU 5 is outside the allocated device cpudevnuma000"),
         (
             request(0, 1, Some("2")),

@@ -1,6 +1,6 @@
 //! Where CPUs lie, worked out once: by CPU id for the machine, and as domains for each group.
 
-use dracpu_strategy_sdk::{Cpu, CpuSet, Group, Machine};
+use dracpu_strategy_sdk::{Cpu, CpuSet, Domain as Unit, Group, Machine};
 
 /// Where the CPUs of the machine lie, by id.
 #[derive(Debug, Default)]
@@ -93,8 +93,6 @@ impl WholeCores<'_> {
 /// What the algorithm needs to know of one group.
 #[derive(Debug)]
 pub struct Layout {
-    /// CPUs that may be given out: those of the group that are not isolated.
-    pub usable: CpuSet,
     /// The sets of CPUs of which a claim shall touch as few as possible, by lowest CPU.
     pub domains: Vec<Domain>,
     /// Threads of the widest core.
@@ -125,18 +123,17 @@ pub(crate) struct Cell {
 }
 
 impl Layout {
-    /// The layout of a group.
+    /// The layout of a group of which these CPUs may be given out.
     #[must_use]
-    pub fn of(machine: &Machine, places: &Places, group: &Group) -> Self {
-        let usable = group.cpus.difference(&machine.isolated);
+    pub fn of(machine: &Machine, places: &Places, group: &Group, usable: &CpuSet) -> Self {
         let size = |cpu| Some(machine.cores.get(places.of_cpu(cpu)?.core)?.len());
         let threads = group.cpus.iter().filter_map(size).max().unwrap_or(1);
         // A cache of its own for each core (as on POWER) tells nothing apart: look one level up.
-        let mut level = 0;
+        let mut level = Unit::CACHES;
         let (domains, domain_of) = loop {
             let units = Units::of(machine, &group.cpus, level);
-            if !units.are_cores || level == Units::LAST_LEVEL {
-                break units.domains(machine, &usable);
+            if !units.are_cores || level == Unit::NUMA_NODES {
+                break units.domains(machine, usable);
             }
             level += 1;
         };
@@ -156,7 +153,7 @@ impl Layout {
                 });
             *slot(&mut cell_of, cpu, None) = Some(position);
         }
-        Self { usable, domains, threads, cells, cell_of }
+        Self { domains, threads, cells, cell_of }
     }
 
     /// Position of the CPU's cell; none for a CPU that is not usable.
@@ -170,15 +167,6 @@ impl Layout {
     }
 }
 
-/// What can be a domain, from the best to the last resort.
-#[derive(Debug, Clone, Copy)]
-enum Unit {
-    Cache(usize),
-    Cluster(usize),
-    Die(usize),
-    Node(usize),
-}
-
 /// The units that the CPUs of a group are in.
 struct Units {
     /// By lowest CPU.
@@ -190,28 +178,21 @@ struct Units {
 }
 
 impl Units {
-    const LAST_LEVEL: u8 = 3;
-
-    /// Caches from level 0 on, clusters to 1, dies to 2, then nodes.
+    /// As of this level: see [`Machine::domain_of`].
     fn of(machine: &Machine, cpus: &CpuSet, level: u8) -> Self {
-        // One number for all units of the machine, whatever they are.
-        let clusters_at = machine.caches.len();
-        let dies_at = clusters_at + machine.clusters.len();
-        let nodes_at = dies_at + machine.dies.len();
-        let mut known: Vec<Option<usize>> = vec![None; nodes_at + machine.numa_nodes.len()];
+        let mut known: Vec<Option<usize>> = Vec::new();
         let mut new = Self { units: Vec::new(), unit_of: Vec::new(), are_cores: true };
         for cpu in machine.cpus.iter().filter(|cpu| cpus.contains(cpu.id)) {
-            let unit = unit(machine, cpu, level);
-            let number = match unit {
-                Unit::Cache(at) => at,
-                Unit::Cluster(at) => clusters_at + at,
-                Unit::Die(at) => dies_at + at,
-                Unit::Node(at) => nodes_at + at,
-            };
+            let unit = machine.domain_of(cpu, level);
+            let number = machine.number_of(unit);
+            if number >= known.len() {
+                known.resize(number + 1, None);
+            }
             let Some(known) = known.get_mut(number) else { continue };
             let position = *known.get_or_insert_with(|| {
                 let core = machine.cores.get(cpu.core);
-                new.are_cores &= core.is_none_or(|core| size(machine, unit) <= core.len());
+                let size = machine.cpus_of(unit).map_or(0, CpuSet::len);
+                new.are_cores &= core.is_none_or(|core| size <= core.len());
                 new.units.push(unit);
                 new.units.len() - 1
             });
@@ -245,27 +226,6 @@ impl Units {
         }
         (domains, domain_of)
     }
-}
-
-fn unit(machine: &Machine, cpu: &Cpu, level: u8) -> Unit {
-    let cache = cpu.llc.filter(|_| level == 0).map(Unit::Cache);
-    let cluster = || cpu.cluster.filter(|_| level <= 1).map(Unit::Cluster);
-    let is_part = || {
-        let (die, socket) = (machine.dies.get(cpu.die), machine.sockets.get(cpu.socket));
-        level <= 2 && die.map(CpuSet::len) < socket.map(|socket| socket.cpus.len())
-    };
-    let die = || is_part().then_some(Unit::Die(cpu.die));
-    cache.or_else(cluster).or_else(die).unwrap_or(Unit::Node(cpu.numa_node))
-}
-
-fn size(machine: &Machine, unit: Unit) -> usize {
-    let cpus = match unit {
-        Unit::Cache(position) => machine.caches.get(position).map(|cache| &cache.cpus),
-        Unit::Cluster(position) => machine.clusters.get(position),
-        Unit::Die(position) => machine.dies.get(position),
-        Unit::Node(position) => machine.numa_nodes.get(position).map(|node| &node.cpus),
-    };
-    cpus.map_or(0, CpuSet::len)
 }
 
 /// The entry of a CPU in a list by CPU id, which grows as needed.

@@ -1,7 +1,7 @@
 //! The strategy `llc-first`: a claim in as few last-level caches as possible.
 //!
 //! Reading order: `layout` (what stands for a cache in a group), `algorithm` (the choice), `options`,
-//! `strategy` (requests, demands, idle siblings, denials).
+//! `strategy` (requests, preferences, denials).
 
 pub mod algorithm;
 pub mod layout;
@@ -10,7 +10,7 @@ mod strategy;
 #[cfg(test)]
 mod tests;
 
-pub use options::{Align, Isolate, Kind, Options};
+pub use options::{Align, Options};
 pub use strategy::LlcFirst;
 
 dracpu_strategy_sdk::export!(LlcFirst);

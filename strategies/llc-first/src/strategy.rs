@@ -1,9 +1,9 @@
-use crate::algorithm::{Choice, Free, Held, by_cores, choose, descending, fewest, rooms};
+use crate::algorithm::{Choice, Free, Held, choose, descending, fewest, rooms};
 use crate::layout::{Layout, Places};
-use crate::options::{Align, Isolate, Kind, Options};
+use crate::options::{Align, Options, SCHEMA};
 use dracpu_strategy_sdk::{
-    Attribute, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request,
-    State, Strategy, cpu_count, deny,
+    Attribute, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Kind, Machine,
+    Offer, Request, State, Strategy, Terms, Threads, cpu_count, deny,
 };
 
 /// So many parts of a choice a sentence tells.
@@ -13,11 +13,27 @@ const MOST_AMOUNTS: usize = 8;
 #[derive(Debug)]
 pub struct LlcFirst {
     machine: Machine,
+    map: Map,
+    /// The machine with one thread of each core, where cores have more.
+    first_threads: Option<Map>,
+    terms: Terms,
+}
+
+/// What the algorithm needs to know of a machine.
+#[derive(Debug)]
+struct Map {
     places: Places,
     /// One per group.
     layouts: Vec<Layout>,
-    /// Whether the node itself offers whole cores only, so that idle siblings may be charged.
-    isolates_cores: bool,
+}
+
+impl Map {
+    fn of(machine: &Machine, terms: &Terms) -> Self {
+        let places = Places::of(machine);
+        let layout =
+            |group: &Group| Layout::of(machine, &places, group, &terms.node().eligible(machine, &group.cpus));
+        Self { layouts: machine.groups.iter().map(layout).collect(), places }
+    }
 }
 
 impl Strategy for LlcFirst {
@@ -28,7 +44,7 @@ impl Strategy for LlcFirst {
             name: "llc-first",
             version: env!("CARGO_PKG_VERSION"),
             summary: "Keeps a claim in as few last-level caches as the free CPUs allow, whole cores first.",
-            options_schema: include_str!("../options.schema.json"),
+            options_schema: SCHEMA,
             explicit_cpuset: ExplicitCpuset::Refused,
             publishes: &[],
             needs: &[],
@@ -36,13 +52,15 @@ impl Strategy for LlcFirst {
     }
 
     fn open(machine: Machine, options: Options) -> Result<(Self, Vec<Offer>), Denial> {
-        let isolates_cores = options.isolate == Isolate::Core;
-        let places = Places::of(&machine);
-        let layout = |group| Layout::of(&machine, &places, group);
-        let layouts: Vec<Layout> = machine.groups.iter().map(layout).collect();
-        let offer = |layout| offer(&machine, &places, layout, isolates_cores);
-        let offers = layouts.iter().map(offer).collect();
-        Ok((Self { machine, places, layouts, isolates_cores }, offers))
+        let terms = Terms::new(&machine, options.wishes)?;
+        let map = Map::of(&machine, &terms);
+        let mut offers = terms.offers(&machine, &|cpus| cpus)?;
+        for (offer, layout) in offers.iter_mut().zip(&map.layouts) {
+            offer.attributes = attributes(&machine, layout);
+        }
+        let threads = terms.first_threads();
+        let first_threads = (*threads != machine.online()).then(|| Map::of(&machine.only(threads), &terms));
+        Ok((Self { machine, map, first_threads, terms }, offers))
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
@@ -56,22 +74,13 @@ impl Strategy for LlcFirst {
             let (grant, why) = self.serve(request, &free, &held).map_err(|denial| denial.of_request(at))?;
             free.subtract(&grant.cpus);
             free.subtract(&grant.blocked);
-            held.add(&self.places, &grant.cpus);
+            held.add(&self.map.places, &grant.cpus);
             *answer = (grant, why);
         }
         let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        Ok(Decision { grants, join_shared_pool: false, why: reasons.join("; ") })
+        let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
+        Ok(Decision { grants, join_shared_pool, why: reasons.join("; ") })
     }
-}
-
-fn offer(machine: &Machine, places: &Places, layout: &Layout, isolates_cores: bool) -> Offer {
-    let (capacity, step) = if isolates_cores {
-        let whole = Free::of(places, layout.usable.clone()).whole.len();
-        (whole / layout.threads * layout.threads, layout.threads)
-    } else {
-        (layout.usable.len(), 1)
-    };
-    Offer { capacity: number(capacity), step: number(step), attributes: attributes(machine, layout) }
 }
 
 /// Facts for selectors, such as "a node whose caches hold 12 CPUs". What is free changes too often for an
@@ -103,10 +112,6 @@ fn size(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn number(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
 impl LlcFirst {
     /// What one request gets, and why that.
     fn serve(
@@ -116,100 +121,65 @@ impl LlcFirst {
         held: &Held,
     ) -> Result<(Grant, String), Denial> {
         let group = self.machine.group(request.group)?;
-        let Some(layout) = self.layouts.get(request.group) else {
+        let wishes = &request.options.wishes;
+        let Map { places, layouts } = match (wishes.threads, &self.first_threads) {
+            (Threads::One, Some(map)) => map,
+            _ => &self.map,
+        };
+        let Some(layout) = layouts.get(request.group) else {
             return Err(deny!(Invalid, "group {} is not known", group.device));
         };
-        let (asked, options) = (asked(request), request.options);
+        let asked = asked(request);
         if asked == 0 {
             return Ok((Grant::default(), format!("{}: nothing asked", request.name)));
         }
-        let isolate = options.isolate == Isolate::Core;
-        if isolate && !self.isolates_cores && !asked.is_multiple_of(layout.threads) {
-            return Err(split_core(group, layout.threads, asked));
-        }
-        let free = free.intersection(&layout.usable);
-        if free.len() < asked {
-            return Err(not_enough(group, asked, free.len()));
-        }
-        // An idle machine, as far as the request's demands let it be used.
-        let idle = self.eligible(self.demanded(options.kind, layout.usable.clone()), isolate);
+        self.terms.admit(&self.machine, wishes, group, asked)?;
+        // An idle machine, as far as the request's wishes let it be used.
+        let idle = self.terms.usable(&self.machine, wishes, &group.cpus);
+        let possible = fewest(&rooms(layout, &idle), asked);
         let mut refusal = None;
-        for candidate in self.candidates(request, &free) {
-            let free = self.eligible(candidate, isolate);
-            if free.cpus.len() < asked {
+        for candidate in self.candidates(request, &free.intersection(&group.cpus)) {
+            if candidate.len() < asked {
                 continue;
             }
-            // Blocked siblings lie in the caches too, so whole cores are what is looked for.
-            let wanted = match asked.next_multiple_of(layout.threads) {
-                wanted if isolate && wanted <= free.cpus.len() => wanted,
-                _ => asked,
-            };
-            let possible = fewest(&rooms(layout, &idle.cpus), wanted);
-            let needed = fewest(&rooms(layout, &free.cpus), wanted);
-            if options.align == Align::Required && needed > possible {
+            let free = Free::of(places, candidate);
+            if request.options.align == Align::Required
+                && fewest(&rooms(layout, &free.cpus), asked) > possible
+            {
                 refusal = refusal.or_else(|| Some(unaligned(group, layout, &free.cpus, asked, possible)));
                 continue;
             }
-            let Some(choice) = choose(&self.places, layout, &free, wanted, held) else { continue };
-            let grant =
-                if isolate { self.whole_cores(&choice.cpus, asked) } else { choice.cpus.clone().into() };
-            if isolate && !self.isolates_cores && !grant.blocked.is_empty() {
-                continue;
-            }
+            let Some(choice) = choose(places, layout, &free, asked, held) else { continue };
+            let grant = self.terms.grant(&self.machine, wishes, choice.cpus.clone())?;
             let why = self.why(&request.name, &choice, &grant, possible);
-            return Ok((grant, why));
+            return Ok((grant.clone(), format!("{why}{}", self.terms.why(&self.machine, wishes, &grant))));
         }
-        Err(refusal.unwrap_or_else(|| no_fit(group, options, asked, &free, &self.largest(request, &free))))
+        Err(refusal.unwrap_or_else(|| self.terms.lacking(&self.machine, wishes, group, asked, free)))
     }
 
     /// The sets to choose from, the best first: local to the claim's PCIe roots if that is enough, and of
     /// one kind of core if that is enough.
-    fn candidates(&self, request: &Request<Options>, free: &CpuSet) -> Vec<CpuSet> {
-        let local = free.intersection(&self.machine.local_to(&request.pcie_roots));
+    fn candidates(&self, request: &Request<Options>, in_group: &CpuSet) -> Vec<CpuSet> {
+        let wishes = &request.options.wishes;
+        let local = in_group.intersection(&self.machine.local_to(&request.pcie_roots));
+        // Kinds that share a cache are given out together where nobody else gets the cache.
+        let by_kind = wishes.kind == Kind::Any
+            && self.machine.kinds.len() > 1
+            && self.terms.isolation(wishes) != Isolate::Cache;
         let mut candidates = Vec::new();
-        for base in [&local, free] {
-            if request.options.kind == Kind::Any && self.machine.kinds.len() > 1 {
+        for base in [&local, in_group] {
+            let usable = self.terms.usable(&self.machine, wishes, base);
+            if by_kind {
                 let kinds = &self.machine.kinds;
                 let fastest = descending(kinds.len(), &|at| {
                     kinds.get(at).map_or((0, false, 0), |kind| (size(kind.capacity), false, 0))
                 });
                 let kinds = fastest.into_iter().filter_map(|at| kinds.get(at));
-                candidates.extend(kinds.map(|kind| base.intersection(&kind.cpus)));
+                candidates.extend(kinds.map(|kind| usable.intersection(&kind.cpus)));
             }
-            candidates.push(self.demanded(request.options.kind, base.clone()));
+            candidates.push(usable);
         }
         candidates
-    }
-
-    /// Without the CPUs of kinds other than the demanded one.
-    fn demanded(&self, kind: Kind, cpus: CpuSet) -> CpuSet {
-        let Some(name) = kind.name() else { return cpus };
-        let kind = self.machine.kinds.iter().find(|kind| kind.name == name);
-        kind.map_or_else(CpuSet::new, |kind| cpus.intersection(&kind.cpus))
-    }
-
-    /// What may be taken of these CPUs: with isolation only whole cores.
-    fn eligible(&self, cpus: CpuSet, isolate: bool) -> Free {
-        let free = Free::of(&self.places, cpus);
-        if isolate { Free { cpus: free.whole.clone(), whole: free.whole } } else { free }
-    }
-
-    /// `count` of the CPUs, and the siblings that nobody else may use then.
-    fn whole_cores(&self, cpus: &CpuSet, count: usize) -> Grant {
-        let cores = |cpus: &CpuSet| {
-            let mut cores = CpuSet::new();
-            cpus.iter().filter_map(|cpu| self.machine.core_of(cpu)).for_each(|core| cores.extend_from(core));
-            cores
-        };
-        let cpus: Vec<u32> = cores(cpus).iter().collect();
-        let granted: CpuSet = by_cores(&self.places, &cpus, count).into_iter().collect();
-        Grant { blocked: cores(&granted).difference(&granted), ..granted.into() }
-    }
-
-    /// The most that the request's demands leave.
-    fn largest(&self, request: &Request<Options>, free: &CpuSet) -> CpuSet {
-        let isolate = request.options.isolate == Isolate::Core;
-        self.eligible(self.demanded(request.options.kind, free.clone()), isolate).cpus
     }
 
     fn why(&self, name: &str, choice: &Choice, grant: &Grant, possible: Option<usize>) -> String {
@@ -220,10 +190,10 @@ impl LlcFirst {
             amounts.push("…".to_owned());
         }
         let mut used = Held::default();
-        used.add(&self.places, &grant.cpus);
+        used.add(&self.map.places, &grant.cpus);
         let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(size(node)));
         let nodes: Vec<String> = nodes.map(|node| node.id.to_string()).collect();
-        let whole = Free::of(&self.places, grant.cpus.clone()).whole.len();
+        let whole = Free::of(&self.map.places, grant.cpus.clone()).whole.len();
         let possible = possible.map_or_else(String::new, |possible| format!(", {possible} when idle"));
         format!(
             "{name}: {caches} cache{} ({}), NUMA node {}, {whole} of {} on whole cores; the fewest possible now{possible}",
@@ -233,24 +203,6 @@ impl LlcFirst {
             cpu_count(grant.cpus.len()),
         )
     }
-}
-
-fn not_enough(group: &Group, asked: usize, free: usize) -> Denial {
-    deny!(
-        NotEnough,
-        "{} asked of {}, {free} free; ask for at most {free}, or wait until other claims end",
-        cpu_count(asked),
-        group.device
-    )
-}
-
-fn split_core(group: &Group, threads: usize, asked: usize) -> Denial {
-    deny!(
-        Invalid,
-        "{} asked of {} with isolate: core, whose cores have {threads} threads: ask for a multiple of {threads}",
-        cpu_count(asked),
-        group.device
-    )
 }
 
 fn unaligned(group: &Group, layout: &Layout, free: &CpuSet, asked: usize, possible: Option<usize>) -> Denial {
@@ -263,25 +215,5 @@ fn unaligned(group: &Group, layout: &Layout, free: &CpuSet, asked: usize, possib
         cpu_count(asked),
         group.device,
         if possible == 1 { "" } else { "s" },
-    )
-}
-
-fn no_fit(group: &Group, options: Options, asked: usize, free: &CpuSet, usable: &CpuSet) -> Denial {
-    let mut demands = Vec::new();
-    if let Some(kind) = options.kind.name() {
-        demands.push(format!("kind: {kind}"));
-    }
-    if options.isolate == Isolate::Core {
-        demands.push("isolate: core".to_owned());
-    }
-    deny!(
-        NoFit,
-        "{} asked of {} with {}: {} free, {} of them fit; ask for at most that many, leave the option out, or wait \
-         until other claims end",
-        cpu_count(asked),
-        group.device,
-        demands.join(" and "),
-        cpu_count(free.len()),
-        usable.len(),
     )
 }

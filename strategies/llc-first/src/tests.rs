@@ -2,7 +2,7 @@
 
 use super::{LlcFirst, Options};
 use dracpu_strategy_sdk::testkit::{
-    CpuRow, Draw, MachineSpec, all_free, check_decision, check_strategy, open, request,
+    CpuRow, Draw, MachineSpec, all_free, check_decision, check_promises, check_strategy, open, request,
 };
 use dracpu_strategy_sdk::{
     Attribute, CpuSet, Decision, Denial, Grant, Holding, Machine, Reason, Request, State, Strategy,
@@ -172,8 +172,12 @@ fn the_fastest_kind_that_holds_the_claim_is_taken_and_a_demanded_kind_is_kept_to
     assert_eq!(of(5, "{}").unwrap(), "0-4");
     assert_eq!(of(3, r#"{"kind":"e-core"}"#).unwrap(), "0-2");
     let denial = of(5, r#"{"kind":"p-core"}"#).unwrap_err();
+    assert_eq!(denial.reason, Reason::Invalid);
+    assert!(denial.message.contains("with kind: p-core: no more than 4 fit"), "{}", denial.message);
+    let two = ask(2, r#"{"kind":"p-core"}"#);
+    let denial = decide(&hybrid, "{}", &[two], &free("0-4")).unwrap_err();
     assert_eq!(denial.reason, Reason::NoFit);
-    assert!(denial.message.contains("kind: p-core: 8 CPUs free, 4 of them fit"), "{}", denial.message);
+    assert!(denial.message.contains("kind: p-core: 5 CPUs free, 1 of them fit"), "{}", denial.message);
 }
 
 #[test]
@@ -219,16 +223,126 @@ fn without_caches_the_numa_node_stands_for_one_and_caches_of_one_core_count_for_
     }
 }
 
+const CACHE: &str = r#"{"isolate":"cache"}"#;
+const ONE: &str = r#"{"threads":"one"}"#;
+
+#[test]
+fn caches_of_its_own_and_one_thread_a_core_block_the_rest() {
+    let two = machine(1, 2, 4, 2).build();
+    for (node, offer) in [(CACHE, (16, 8)), (ONE, (8, 1)), (r#"{"threads":"one","isolate":"cache"}"#, (8, 4))]
+    {
+        let (_, offers) = open::<LlcFirst>(two.clone(), node).unwrap();
+        assert_eq!((offers[0].capacity, offers[0].step), offer, "{node}");
+    }
+    for (node, count, now, given, blocked) in [
+        (CACHE, 2, "0-15", "0,8", "1-3,9-11"),
+        (CACHE, 3, "1-15", "4-5,12", "6-7,13-15"),
+        (CACHE, 9, "0-15", "0-3,8-11,4", "5-7,12-15"),
+        (ONE, 3, "0-15", "0-2", "8-10"),
+        (ONE, 4, "3,11,4-7,12-15", "4-7", "12-15"),
+        (ONE, 2, "0-3,8-11,4-5,12-13", "4-5", "12-13"),
+        (r#"{"threads":"one","isolate":"cache"}"#, 3, "0-15", "0-2", "3,8-11"),
+    ] {
+        let grant = grant(&two, node, count, &free(now)).unwrap();
+        assert_eq!((grant.cpus, grant.blocked), (set(given), set(blocked)), "{node} {count} of {now}");
+    }
+    let denial = grant(&two, CACHE, 2, &free("1-3,5-15")).unwrap_err();
+    assert_eq!(denial.reason, Reason::NoFit);
+    assert!(
+        denial.message.contains("with isolate: cache: 14 CPUs free, 0 of them fit"),
+        "{}",
+        denial.message
+    );
+}
+
+#[test]
+fn a_claim_may_keep_idle_only_what_the_node_counts() {
+    let two = machine(1, 2, 4, 2).build();
+    let of = |options, count| decide(&two, "{}", &[ask(count, options)], &free("0-15"));
+    assert_eq!(of(CACHE, 8).unwrap().grants, [Grant::from(set("0-3,8-11"))]);
+    for (options, option) in [(CACHE, "isolate: cache"), (ONE, "threads: one")] {
+        let denial = of(options, 2).unwrap_err();
+        assert_eq!(denial.reason, Reason::Invalid);
+        let remedy = format!("set {option} in the node's strategyOptions");
+        assert!(denial.message.contains(&remedy), "{}", denial.message);
+    }
+}
+
+#[test]
+fn nodes_may_offer_isolated_cpus() {
+    let machine = machine(1, 2, 4, 1).isolated(set("0-1,4-7")).build();
+    let of = |node, options, count| {
+        let answer = decide(&machine, node, &[ask(count, options)], &free("0-7"));
+        answer.map(|decision| decision.grants[0].cpus.to_string())
+    };
+    let [include, only] = [r#"{"isolated":"include"}"#, r#"{"isolated":"only"}"#];
+    assert_eq!(of("{}", "{}", 2).unwrap(), "2-3");
+    assert_eq!(of(only, only, 2).unwrap(), "0-1");
+    assert_eq!(of(only, only, 4).unwrap(), "4-7");
+    assert_eq!(of(include, include, 8).unwrap(), "0-7");
+    assert_eq!(of(include, "{}", 2).unwrap(), "2-3");
+    assert_eq!(of("{}", only, 2).unwrap_err().reason, Reason::Invalid);
+    let (_, offers) = open::<LlcFirst>(machine.clone(), only).unwrap();
+    assert_eq!((offers[0].capacity, offers[0].step), (6, 1));
+}
+
+#[test]
+fn mixed_claims_join_the_shared_pool_and_local_memory_is_that_of_their_nodes() {
+    let two = machine(2, 1, 4, 1).without_memory(0).build();
+    let of = |options, now: &str| decide(&two, "{}", &[ask(2, options)], &free(now)).unwrap();
+    let plain = of("{}", "0-7");
+    assert!(!plain.join_shared_pool && plain.grants[0].mems.is_empty());
+    assert!(of(r#"{"mixed":true}"#, "0-7").join_shared_pool);
+    let local = of(r#"{"memory":"local"}"#, "4-7");
+    assert_eq!(local.grants[0].mems, [1]);
+    assert!(local.why.ends_with(", memory of NUMA node 1"), "{}", local.why);
+    let none = of(r#"{"memory":"local"}"#, "0-3");
+    assert!(none.grants[0].mems.is_empty());
+    assert!(none.why.ends_with(", NUMA node 0 has no memory, so memory is left alone"), "{}", none.why);
+}
+
 #[test]
 fn answers_keep_the_hosts_rules_on_drawn_machines() {
-    let options = [
-        "{}",
-        r#"{"align":"required"}"#,
-        r#"{"isolate":"core"}"#,
-        r#"{"kind":"p-core"}"#,
-        r#"{"isolate":"core","align":"required"}"#,
-    ];
-    assert_eq!(check_strategy::<LlcFirst>(0..150, &options), Ok(()));
+    let mut all = Vec::new();
+    for isolate in ["none", "core", "cache"] {
+        for threads in ["all", "one"] {
+            for isolated in ["exclude", "include", "only"] {
+                for kind in ["any", "e-core"] {
+                    for align in ["preferred", "required"] {
+                        for rest in ["", r#","mixed":true,"memory":"local""#] {
+                            all.push(format!(
+                                r#"{{"isolate":"{isolate}","threads":"{threads}","isolated":"{isolated}","kind":"{kind}","align":"{align}"{rest}}}"#
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(all.len(), 144);
+    let options: Vec<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(check_strategy::<LlcFirst>(0..25, &options), Ok(()));
+    let few = ["{}", r#"{"align":"required"}"#, r#"{"isolate":"core"}"#, CACHE, ONE, r#"{"kind":"e-core"}"#];
+    assert_eq!(check_strategy::<LlcFirst>(0..200, &few), Ok(()));
+}
+
+#[test]
+fn what_is_offered_is_given() {
+    for isolation in [
+        r#""isolate":"none""#,
+        r#""isolate":"core""#,
+        r#""isolate":"cache""#,
+        r#""threads":"one""#,
+        r#""threads":"one","isolate":"core""#,
+        r#""threads":"one","isolate":"cache""#,
+    ] {
+        for more in ["", r#","isolated":"include""#] {
+            let node = format!("{{{isolation}{more}}}");
+            // Claims that ask for less than the node has are served too, and take nothing from others.
+            let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
+            assert_eq!(check_promises::<LlcFirst>(0..200, &node, &[&node, &node, &less]), Ok(()));
+        }
+    }
 }
 
 fn size(count: u32) -> usize {

@@ -4,7 +4,7 @@
 //! that machines with uneven units are served as even ones are. `tests/vectors/README.md` describes it in
 //! full, and which answers of the original were faults; `tests/vectors` holds the expected answers.
 
-use crate::layout::{Layout, Unit};
+use crate::layout::{Layout, Unit, sorted, wide};
 use dracpu_strategy_sdk::CpuSet;
 
 /// What is taken when no larger unit fits.
@@ -71,6 +71,58 @@ pub fn whole_cores(layout: &Layout, available: &CpuSet, count: usize) -> Option<
         let core = reached.get(need).copied().flatten()?;
         chosen.extend_from(&core.cpus);
         need -= core.size;
+    }
+    Some(chosen)
+}
+
+/// The CPUs of as few of these disjoint parts as hold `count`, in one NUMA node where that takes no more of
+/// them. Of several such choices: the part that is filled last is the smallest that will do, so that large
+/// ones stay whole. None when all parts together hold less.
+#[must_use]
+pub fn fewest_parts(layout: &Layout, parts: &[CpuSet], count: usize) -> Option<CpuSet> {
+    let mut all = CpuSet::new();
+    parts.iter().for_each(|part| all.extend_from(part));
+    let nodes = layout.numa_order(&all);
+    let node_of = |part: &CpuSet| nodes.iter().position(|node| !node.cpus.is_disjoint(part));
+    let parts: Vec<(usize, &CpuSet)> =
+        sorted(parts.iter().map(|part| node_of(part).map_or(u64::MAX, wide)).zip(0..))
+            .into_iter()
+            .filter_map(|at| parts.get(at))
+            .map(|part| (part.len(), part))
+            .collect();
+    let fewest = cover(&parts, count)?;
+    let in_node = |node: &&Unit| {
+        let within: Vec<_> = parts.iter().copied().filter(|(_, part)| part.is_subset(&node.cpus)).collect();
+        cover(&within, count).filter(|chosen| chosen.len() == fewest.len())
+    };
+    let chosen = nodes.iter().find_map(in_node).unwrap_or(fewest);
+    let mut cpus = CpuSet::new();
+    chosen.into_iter().for_each(|part| cpus.extend_from(part));
+    Some(cpus)
+}
+
+/// The largest parts, until one can hold what is left; of those the smallest.
+fn cover<'a>(parts: &[(usize, &'a CpuSet)], count: usize) -> Option<Vec<&'a CpuSet>> {
+    let largest_first = sorted(parts.iter().map(|(size, _)| !wide(*size)).zip(0..));
+    let mut left = largest_first.into_iter().filter_map(|at| parts.get(at)).peekable();
+    let mut rest = count;
+    let mut chosen = Vec::new();
+    while rest > 0 {
+        let (size, part) = *left.next()?;
+        if size < rest {
+            chosen.push(part);
+            rest -= size;
+            continue;
+        }
+        // The first of the smallest.
+        let (mut size, mut part) = (size, part);
+        while let Some((smaller, next)) = left.next_if(|(next, _)| *next >= rest) {
+            if *smaller < size {
+                (size, part) = (*smaller, *next);
+            }
+        }
+        chosen.push(part);
+        rest = 0;
     }
     Some(chosen)
 }

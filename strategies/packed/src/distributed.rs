@@ -1,7 +1,7 @@
 //! An even split over the fewest NUMA nodes that can hold it, leaving the nodes as even as possible.
 
 use crate::algorithm::{Placement, packed};
-use crate::layout::{Layout, sorted};
+use crate::layout::{Layout, sorted, wide};
 use dracpu_strategy_sdk::CpuSet;
 
 /// What is left of the work that the searches of one claim may do.
@@ -298,10 +298,6 @@ impl Search {
         let root = (deviations / nodes).isqrt();
         root + u64::from(4 * deviations >= nodes * (2 * root + 1).pow(2))
     }
-}
-
-fn wide(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Subsets of a fixed size, in lexicographic order.

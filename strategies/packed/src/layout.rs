@@ -175,6 +175,11 @@ pub(crate) fn sorted(keyed: impl Iterator<Item = (u64, usize)>) -> Vec<usize> {
     keyed.into_iter().map(|(_, position)| position).collect()
 }
 
+/// A count as a key to sort by.
+pub(crate) fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
 /// A number that sorts among its kind as the signed one does.
 fn order_preserving(id: i64) -> u64 {
     id.cast_unsigned() ^ (1 << 63)

@@ -1,7 +1,8 @@
 //! The strategy `packed`: the kubelet's static CPU manager policy, by exact sets.
 //!
 //! Reading order: `algorithm` (packing), `distributed` (even split over NUMA nodes), `layout` (the orders
-//! both use), `options` (the kubelet's names), `strategy` (requests, groups, preferences, denials).
+//! both use), `options` (the kubelet's names beside the shared wishes), `strategy` (requests, groups, preferences,
+//! denials).
 
 pub mod algorithm;
 pub mod distributed;
@@ -10,7 +11,7 @@ mod options;
 mod strategy;
 
 pub use layout::Layout;
-pub use options::{Isolated, Options};
+pub use options::Options;
 pub use strategy::Packed;
 
 dracpu_strategy_sdk::export!(Packed);

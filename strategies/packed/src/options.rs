@@ -1,9 +1,9 @@
 use crate::algorithm::Placement;
-use dracpu_strategy_sdk::{CpuSet, Denial, deny};
+use dracpu_strategy_sdk::{Denial, Isolate, Threads, Wishes, deny, wish_properties};
 use serde::Deserialize;
 
-/// The options as a node, class or claim sets them: names and meaning are those of the kubelet's CPU
-/// manager policy options, `isolated` aside. Described for users in `options.schema.json`.
+/// The options as a node, class or claim sets them: those of the kubelet's CPU manager policy by its names and
+/// meaning, and the wishes that strategies share. [`SCHEMA`] describes them for users.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {
@@ -19,40 +19,55 @@ pub struct Options {
     pub align_by_socket: Option<bool>,
     /// Refused: the driver always does this.
     pub strict_cpu_reservation: Option<bool>,
-    /// What becomes of isolated CPUs.
-    pub isolated: Isolated,
+    /// What other strategies take too.
+    #[serde(flatten)]
+    pub wishes: Wishes,
 }
 
-/// What becomes of CPUs that the kernel isolates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Isolated {
-    /// They are not given out.
-    #[default]
-    Exclude,
-    /// They are given out like others.
-    Include,
-    /// Only they are given out.
-    Only,
-}
-
-impl Isolated {
-    /// What may be given out of these CPUs.
-    pub(crate) fn eligible(self, cpus: &CpuSet, isolated: &CpuSet) -> CpuSet {
-        match self {
-            Self::Exclude => cpus.difference(isolated),
-            Self::Include => cpus.clone(),
-            Self::Only => cpus.intersection(isolated),
-        }
-    }
-}
+/// The JSON Schema of [`Options`].
+pub(crate) const SCHEMA: &str = concat!(
+    r#"{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "title": "Options of the strategy packed",
+  "type": "object",
+  "additionalProperties": false,
+  "properties": {
+    "full-pcpus-only": {
+      "type": "boolean",
+      "default": false,
+      "description": "Whole cores only: a request must be a multiple of the threads per core. In the node's strategyOptions, devices offer whole cores."
+    },
+    "distribute-cpus-across-numa": {
+      "type": "boolean",
+      "default": false,
+      "description": "Split a request evenly over the fewest NUMA nodes that hold it."
+    },
+    "distribute-cpus-across-cores": {
+      "type": "boolean",
+      "default": false,
+      "description": "Prefer threads of different cores."
+    },
+    "prefer-align-cpus-by-uncorecache": {
+      "type": "boolean",
+      "description": "Keep a request in as few L3 caches as possible, best effort. Default: true, unless a distribute option is set."
+    },
+    "align-by-socket": {
+      "type": "boolean",
+      "description": "Refused with an explanation: set groupBy to socket in the driver's configuration instead."
+    },
+    "strict-cpu-reservation": {
+      "type": "boolean",
+      "description": "Refused with an explanation: reserved CPUs are always kept from every container."
+    },"#,
+    wish_properties!(),
+    "\n  }\n}\n"
+);
 
 /// Options that can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) full_cores: bool,
     pub(crate) method: Method,
-    pub(crate) isolated: Isolated,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +77,12 @@ pub(crate) enum Method {
 }
 
 impl Options {
+    /// What to do. `isolation`: the units that a claim is given, its own wish or the node's.
+    ///
     /// # Errors
-    /// Invalid, for combinations that the kubelet refuses too, and for options that are not for a strategy.
-    pub(crate) fn plan(&self) -> Result<Plan, Denial> {
+    /// Invalid, for combinations that the kubelet refuses too, for those that contradict each other, and for
+    /// options that are not for a strategy.
+    pub(crate) fn plan(&self, isolation: Isolate) -> Result<Plan, Denial> {
         if self.align_by_socket.is_some() {
             return Err(deny!(
                 Invalid,
@@ -97,6 +115,7 @@ impl Options {
                 "options {first} and {second} cannot be combined, as in the kubelet; set one of them to false"
             ));
         }
+        self.check_units(isolation)?;
         let method = if self.distribute_cpus_across_numa {
             Method::DistributeAcrossNuma
         } else if self.distribute_cpus_across_cores {
@@ -104,7 +123,38 @@ impl Options {
         } else {
             Method::Pack { placement: Placement::Packed, prefer_llc: prefer_llc.unwrap_or(true) }
         };
-        Ok(Plan { full_cores: self.full_pcpus_only, method, isolated: self.isolated })
+        Ok(Plan { full_cores: self.full_pcpus_only, method })
+    }
+
+    /// Options that spread a claim over what `isolation` and `threads` keep together.
+    fn check_units(&self, isolation: Isolate) -> Result<(), Denial> {
+        let clashes = [
+            (
+                self.full_pcpus_only && self.wishes.threads == Threads::One,
+                "full-pcpus-only",
+                "threads: one",
+                "one is whole cores, the other a thread of each",
+            ),
+            (
+                self.distribute_cpus_across_cores && isolation != Isolate::None,
+                "distribute-cpus-across-cores",
+                if isolation == Isolate::Cache { "isolate: cache" } else { "isolate: core" },
+                "a claim would keep idle as many CPUs as it uses; threads: one gives one thread of each core",
+            ),
+            (
+                self.distribute_cpus_across_numa && isolation == Isolate::Cache,
+                "distribute-cpus-across-numa",
+                "isolate: cache",
+                "a claim gets as few whole caches as hold it, wherever they are",
+            ),
+        ];
+        match clashes.into_iter().find(|(clash, ..)| *clash) {
+            None => Ok(()),
+            Some((_, first, second, why)) => Err(deny!(
+                Invalid,
+                "options {first} and {second} cannot be combined: {why}; leave one of them out"
+            )),
+        }
     }
 }
 
@@ -114,7 +164,8 @@ mod tests {
     use dracpu_strategy_sdk::Reason;
 
     fn plan(json: &str) -> Result<Plan, Denial> {
-        serde_json::from_str::<Options>(json).unwrap().plan()
+        let options = serde_json::from_str::<Options>(json).unwrap();
+        options.plan(options.wishes.isolate)
     }
 
     #[test]
@@ -154,6 +205,31 @@ mod tests {
     }
 
     #[test]
+    fn options_that_contradict_each_other_are_refused_by_name() {
+        let cases = [
+            (r#""full-pcpus-only":true"#, r#""threads":"one""#),
+            (r#""distribute-cpus-across-cores":true"#, r#""isolate":"core""#),
+            (r#""distribute-cpus-across-cores":true"#, r#""isolate":"cache""#),
+            (r#""distribute-cpus-across-numa":true"#, r#""isolate":"cache""#),
+        ];
+        for (first, second) in cases {
+            let denial = plan(&format!("{{{first},{second}}}")).unwrap_err();
+            assert_eq!(denial.reason, Reason::Invalid);
+            for option in [first, second] {
+                let option = option.replace(":true", "").replace('"', "").replace(':', ": ");
+                assert!(denial.message.contains(&option), "{}", denial.message);
+            }
+        }
+        for fine in [
+            r#"{"full-pcpus-only":true,"isolate":"cache"}"#,
+            r#"{"distribute-cpus-across-cores":true,"threads":"one"}"#,
+            r#"{"distribute-cpus-across-numa":true,"isolate":"core"}"#,
+        ] {
+            assert!(plan(fine).is_ok(), "{fine}");
+        }
+    }
+
+    #[test]
     fn options_that_the_driver_answers_for_are_explained() {
         let message = |json| plan(json).unwrap_err().message;
         assert!(message(r#"{"align-by-socket":true}"#).contains("groupBy: socket"));
@@ -162,13 +238,14 @@ mod tests {
 
     #[test]
     fn the_schema_names_every_option() {
-        let schema: serde_json::Value = serde_json::from_str(include_str!("../options.schema.json")).unwrap();
+        let schema: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
         let mut all = serde_json::Map::new();
         for (name, property) in schema["properties"].as_object().unwrap() {
-            let value = property["enum"].get(0).cloned().unwrap_or(serde_json::Value::Bool(true));
+            let default = property.get("default").cloned();
+            let value = default.unwrap_or(serde_json::Value::Bool(true));
             all.insert(name.clone(), value);
         }
-        assert_eq!(all.len(), 7);
+        assert_eq!(all.len(), 12);
         assert!(serde_json::from_value::<Options>(all.into()).is_ok());
         assert!(serde_json::from_str::<Options>(r#"{"full-pcpu-only":true}"#).is_err());
     }

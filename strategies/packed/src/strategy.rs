@@ -1,10 +1,10 @@
-use crate::algorithm::{Placement, packed, whole_cores};
+use crate::algorithm::{Placement, fewest_parts, packed, whole_cores};
 use crate::distributed::{SearchBudget, distributed};
 use crate::layout::Layout;
-use crate::options::{Isolated, Method, Options, Plan};
+use crate::options::{Method, Options, Plan, SCHEMA};
 use dracpu_strategy_sdk::{
-    CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Machine, Offer, Request, State,
-    Strategy, cpu_count, deny, log,
+    CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Machine, Offer, Request,
+    State, Strategy, Terms, Threads, cpu_count, deny, log,
 };
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
@@ -12,6 +12,9 @@ use dracpu_strategy_sdk::{
 pub struct Packed {
     machine: Machine,
     layout: Layout,
+    /// The machine with one thread of each core, where cores have more.
+    first_threads: Option<Layout>,
+    terms: Terms,
 }
 
 impl Strategy for Packed {
@@ -22,7 +25,7 @@ impl Strategy for Packed {
             name: "packed",
             version: env!("CARGO_PKG_VERSION"),
             summary: "Packs claims by whole NUMA nodes, sockets, caches and cores, as the kubelet's static policy does.",
-            options_schema: include_str!("../options.schema.json"),
+            options_schema: SCHEMA,
             explicit_cpuset: ExplicitCpuset::Refused,
             publishes: &[],
             needs: &[],
@@ -30,95 +33,111 @@ impl Strategy for Packed {
     }
 
     fn open(machine: Machine, options: Options) -> Result<(Self, Vec<Offer>), Denial> {
-        let plan = options.plan()?;
-        let offer = |group: &Group| {
-            let eligible = plan.isolated.eligible(&group.cpus, &machine.isolated);
-            if plan.full_cores {
-                let step = machine.threads_per_core(&eligible);
-                if step.is_none() {
-                    log::info(&format!(
-                        "{}: its cores have different numbers of threads, so requests are not rounded to whole cores: one \
-                         that is no sum of whole cores is refused when it is prepared",
-                        group.device
-                    ));
-                }
-                Offer { step: step.unwrap_or(1), ..Offer::of(count(&machine.whole_cores(&eligible))) }
-            } else {
-                Offer::of(count(&eligible))
+        let plan = options.plan(options.wishes.isolate)?;
+        let terms = Terms::new(&machine, options.wishes)?;
+        let whole_cores = |cpus: CpuSet| if plan.full_cores { machine.whole_cores(&cpus) } else { cpus };
+        let mut offers = terms.offers(&machine, &whole_cores)?;
+        if plan.full_cores && terms.node().isolate == Isolate::None {
+            for (offer, group) in offers.iter_mut().zip(&machine.groups) {
+                offer.step = core_step(&machine, &terms, group);
             }
-        };
-        let offers = machine.groups.iter().map(offer).collect();
+        }
+        let thinned = |threads: &CpuSet| Layout::of(&machine.only(threads));
+        let first_threads = terms.first_threads();
+        let first_threads = (*first_threads != machine.online()).then(|| thinned(first_threads));
         let layout = Layout::of(&machine);
-        Ok((Self { machine, layout }, offers))
+        Ok((Self { machine, layout, first_threads, terms }, offers))
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
         let mut free = now.free.clone();
         let mut budget = SearchBudget::default();
-        let mut decision = Decision { grants: Vec::new(), join_shared_pool: false, why: String::new() };
+        let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
+        let mut decision = Decision { grants: Vec::new(), join_shared_pool, why: String::new() };
         for (at, request) in requests.iter().enumerate() {
-            let (cpus, why) =
+            let (grant, why) =
                 self.serve(request, &free, &mut budget).map_err(|denial| denial.of_request(at))?;
-            free.subtract(&cpus);
+            free.subtract(&grant.cpus);
+            free.subtract(&grant.blocked);
             if at > 0 {
                 decision.why.push_str("; ");
             }
             decision.why.push_str(&why);
-            decision.grants.push(Grant::from(cpus));
+            decision.grants.push(grant);
         }
         Ok(decision)
     }
 }
 
-fn count(cpus: &CpuSet) -> u32 {
-    u32::try_from(cpus.len()).unwrap_or(u32::MAX)
+/// The threads of every core that the node offers CPUs of; 1, with a line in the log, when they differ.
+fn core_step(machine: &Machine, terms: &Terms, group: &Group) -> u32 {
+    let step = machine.threads_per_core(&terms.node().eligible(machine, &group.cpus));
+    step.unwrap_or_else(|| {
+        log::info(&format!(
+            "{}: its cores have different numbers of threads, so requests are not rounded to whole cores: one that is no \
+             sum of whole cores is refused when it is prepared",
+            group.device
+        ));
+        1
+    })
 }
 
 impl Packed {
-    /// The CPUs for one request, and why these.
+    /// What one request gets, and why that.
     fn serve(
         &self,
         request: &Request<Options>,
         free: &CpuSet,
         budget: &mut SearchBudget,
-    ) -> Result<(CpuSet, String), Denial> {
-        let plan = request.options.plan()?;
+    ) -> Result<(Grant, String), Denial> {
+        let wishes = &request.options.wishes;
+        let plan = request.options.plan(self.terms.isolation(wishes))?;
         let group = self.machine.group(request.group)?;
-        let in_group = free.intersection(&group.cpus);
-        let candidates = plan.isolated.eligible(&in_group, &self.machine.isolated);
         let asked = usize::try_from(request.count).unwrap_or(usize::MAX);
+        self.terms.admit(&self.machine, wishes, group, asked)?;
+        let question = Question { request, plan, group, asked };
         if plan.full_cores {
-            self.check_whole_cores(plan, group, asked)?;
+            self.check_whole_cores(&question)?;
         }
+        let in_group = free.intersection(&group.cpus);
+        let candidates = self.terms.usable(&self.machine, wishes, &in_group);
         if candidates.len() < asked {
-            return Err(not_enough(plan.isolated, group, asked, &candidates, &in_group));
+            return Err(self.terms.lacking(&self.machine, wishes, group, asked, free));
         }
         // Local CPUs are a preference: the whole request from them, or from anywhere in the group.
-        let local = candidates.intersection(&self.machine.local_to(&request.pcie_roots));
-        if !local.is_empty()
-            && local.len() >= asked
-            && let Ok(cpus) = self.choose(plan, group, &local, asked, budget)
-        {
-            let why = format!("{}, all local to the claim's PCIe root", self.why(request, plan, &cpus));
-            return Ok((cpus, why));
-        }
-        let cpus = self.choose(plan, group, &candidates, asked, budget)?;
-        let mut why = self.why(request, plan, &cpus);
-        if !request.pcie_roots.is_empty() {
-            why.push_str(", as too few are free near the claim's PCIe root");
-        }
-        Ok((cpus, why))
+        let local = in_group.intersection(&self.machine.local_to(&request.pcie_roots));
+        let local = self.terms.usable(&self.machine, wishes, &local);
+        let near = (!local.is_empty() && local.len() >= asked)
+            .then(|| self.choose(&question, &local, budget))
+            .and_then(Result::ok);
+        let place = match (&near, request.pcie_roots.is_empty()) {
+            (Some(_), _) => ", all local to the claim's PCIe root",
+            (None, false) => ", as too few are free near the claim's PCIe root",
+            (None, true) => "",
+        };
+        let cpus = near.map_or_else(|| self.choose(&question, &candidates, budget), Ok)?;
+        let grant = self.terms.grant(&self.machine, wishes, cpus).or_else(|denial| {
+            // Of cores that differ in threads, some may make up the number exactly.
+            let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
+            self.terms.grant(&self.machine, wishes, exactly)
+        })?;
+        let why = format!(
+            "{}{place}{}",
+            self.why(&question, &grant.cpus),
+            self.terms.why(&self.machine, wishes, &grant)
+        );
+        Ok((grant, why))
     }
 
     /// The threads of every core with a CPU in the group; 1 when they differ.
-    fn step(&self, plan: Plan, group: &Group) -> usize {
-        let eligible = plan.isolated.eligible(&group.cpus, &self.machine.isolated);
+    fn step(&self, question: &Question<'_>) -> usize {
+        let eligible = question.request.options.wishes.eligible(&self.machine, &question.group.cpus);
         let step = self.machine.threads_per_core(&eligible);
         step.and_then(|step| usize::try_from(step).ok()).unwrap_or(1)
     }
 
-    fn check_whole_cores(&self, plan: Plan, group: &Group, asked: usize) -> Result<(), Denial> {
-        let step = self.step(plan, group);
+    fn check_whole_cores(&self, question: &Question<'_>) -> Result<(), Denial> {
+        let (step, asked) = (self.step(question), question.asked);
         if !asked.is_multiple_of(step) {
             let (below, above) = (asked / step * step, asked.next_multiple_of(step));
             return Err(deny!(
@@ -126,7 +145,7 @@ impl Packed {
                 "{} asked of {}, whose cores have {step} threads: with full-pcpus-only ask for a multiple of {step}, \
                  such as {}",
                 cpu_count(asked),
-                group.device,
+                question.group.device,
                 if below == 0 { above } else { below },
             ));
         }
@@ -136,16 +155,13 @@ impl Packed {
     /// Chooses by the plan, of CPUs that are enough in number.
     fn choose(
         &self,
-        plan: Plan,
-        group: &Group,
+        question: &Question<'_>,
         candidates: &CpuSet,
-        asked: usize,
         budget: &mut SearchBudget,
     ) -> Result<CpuSet, Denial> {
-        if !plan.full_cores {
-            return self.place(plan, candidates, asked, 1, budget).ok_or_else(|| no_split(group, asked));
-        }
-        let whole = self.machine.whole_cores(candidates);
+        let Question { request, plan, group, asked } = *question;
+        let isolation = self.terms.isolation(&request.options.wishes);
+        let whole = if plan.full_cores { self.machine.whole_cores(candidates) } else { CpuSet::new() };
         let no_whole_cores = |remedy: &str| {
             deny!(
                 NoFit,
@@ -157,38 +173,60 @@ impl Packed {
                 whole.len(),
             )
         };
-        if whole.len() < asked {
+        if plan.full_cores && whole.len() < asked {
             return Err(no_whole_cores("ask for at most that many"));
+        }
+        // Nobody else gets the caches that are touched, so they are chosen first.
+        let caches = (isolation == Isolate::Cache).then(|| {
+            let from = if plan.full_cores { &whole } else { candidates };
+            fewest_parts(self.layout(question), &self.terms.by_cache(from), asked)
+        });
+        let candidates = caches.as_ref().map_or(Some(candidates), Option::as_ref);
+        let candidates = candidates.ok_or_else(|| no_split(group, asked))?;
+        if !plan.full_cores {
+            let step = match isolation {
+                Isolate::Core => self.terms.step(&self.machine, &request.options.wishes, group),
+                Isolate::None | Isolate::Cache => 1,
+            };
+            return self.place(question, candidates, step, budget).ok_or_else(|| no_split(group, asked));
         }
         // Where all cores are alike, the kubelet's count is the whole check: packing then gives whole
         // cores, an even split over NUMA nodes may still halve some. On mixed cores each one is looked at.
-        let step = self.step(plan, group);
-        self.place(plan, candidates, asked, step, budget)
+        let step = self.step(question);
+        self.place(question, candidates, step, budget)
             .filter(|cpus| step > 1 || self.machine.whole_cores(cpus).len() == cpus.len())
             .or_else(|| whole_cores(&self.layout, candidates, asked))
             .ok_or_else(|| no_whole_cores("cores of those sizes do not add up, so ask for another number"))
     }
 
+    /// The machine as far as the request is given threads of it.
+    fn layout(&self, question: &Question<'_>) -> &Layout {
+        match (question.request.options.wishes.threads, &self.first_threads) {
+            (Threads::One, Some(layout)) => layout,
+            _ => &self.layout,
+        }
+    }
+
     fn place(
         &self,
-        plan: Plan,
+        question: &Question<'_>,
         candidates: &CpuSet,
-        asked: usize,
         step: usize,
         budget: &mut SearchBudget,
     ) -> Option<CpuSet> {
-        match plan.method {
+        let (layout, asked) = (self.layout(question), question.asked);
+        match question.plan.method {
             Method::Pack { placement, prefer_llc } => {
-                packed(&self.layout, candidates, asked, placement, prefer_llc)
+                packed(layout, candidates, asked, placement, prefer_llc)
             }
             Method::DistributeAcrossNuma => {
-                distributed(&self.layout, candidates, asked, step, Placement::Packed, budget)
+                distributed(layout, candidates, asked, step, Placement::Packed, budget)
             }
         }
     }
 
-    fn why(&self, request: &Request<Options>, plan: Plan, cpus: &CpuSet) -> String {
-        let how = match plan.method {
+    fn why(&self, question: &Question<'_>, cpus: &CpuSet) -> String {
+        let how = match question.plan.method {
             Method::Pack { placement: Placement::Packed, .. } => "packed into",
             Method::Pack { placement: Placement::Spread, .. } => "spread over",
             Method::DistributeAcrossNuma => "distributed over",
@@ -198,7 +236,7 @@ impl Packed {
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         format!(
             "{}: {} {how} {cores} core{} of {nodes} NUMA node{}",
-            request.name,
+            question.request.name,
             cpu_count(cpus.len()),
             plural(cores),
             plural(nodes),
@@ -206,31 +244,19 @@ impl Packed {
     }
 }
 
+/// What is asked of one group.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    request: &'a Request<Options>,
+    plan: Plan,
+    group: &'a Group,
+    asked: usize,
+}
+
 fn no_split(group: &Group, asked: usize) -> Denial {
     deny!(
         NoFit,
         "{asked} CPUs asked of {} cannot be chosen by these options; leave some of them out",
         group.device
-    )
-}
-
-fn not_enough(
-    isolated: Isolated,
-    group: &Group,
-    asked: usize,
-    candidates: &CpuSet,
-    in_group: &CpuSet,
-) -> Denial {
-    let free = candidates.len();
-    let (kind, hint) = match isolated {
-        _ if in_group.len() == free => ("", ""),
-        Isolated::Only => (" of the isolated ones", ", set the option isolated to include"),
-        _ => (" without isolated ones", ", set the option isolated to include"),
-    };
-    deny!(
-        NotEnough,
-        "{} asked of {}, {free} free{kind}; ask for at most {free}{hint}, or wait until other claims end",
-        cpu_count(asked),
-        group.device,
     )
 }

@@ -3,7 +3,7 @@
 
 use dracpu_strategy_packed::Packed;
 use dracpu_strategy_sdk::testkit::{self, CpuRow, MachineSpec};
-use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Machine, Offer, Reason, State, Strategy};
+use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Grant, Machine, Offer, Reason, State, Strategy};
 use std::time::{Duration, Instant};
 
 fn cpus(list: &str) -> CpuSet {
@@ -121,10 +121,6 @@ fn on_mixed_cores_whole_cores_are_found_where_there_are_some() {
 
 #[test]
 fn offers_count_what_claims_can_hold() {
-    let offers = |spec: &MachineSpec, options| {
-        let (_, offers) = testkit::open::<Packed>(spec.build(), options).unwrap();
-        offers.iter().map(|Offer { capacity, step, .. }| (*capacity, *step)).collect::<Vec<_>>()
-    };
     let reserved = small().reserved(cpus("1"));
     assert_eq!(offers(&reserved, "{}"), [(7, 1)]);
     assert_eq!(offers(&reserved, WHOLE), [(6, 2)]);
@@ -137,15 +133,195 @@ fn offers_count_what_claims_can_hold() {
 }
 
 #[test]
-fn isolated_cpus_are_for_those_who_ask() {
+fn isolated_cpus_are_for_nodes_that_offer_them() {
     let machine = MachineSpec::even(1, 1, 8, 1).isolated(cpus("4-7")).build();
+    let [exclude, include, only] =
+        ["exclude", "include", "only"].map(|word| format!(r#"{{"isolated":"{word}"}}"#));
     assert!(ask(&machine, "0-7", "{}", 3).unwrap().is_subset(&cpus("0-3")));
-    assert_eq!(ask(&machine, "0-7", r#"{"isolated":"only"}"#, 2).unwrap(), cpus("4-5"));
-    assert_eq!(ask(&machine, "0-7", r#"{"isolated":"include"}"#, 8).unwrap(), cpus("0-7"));
+    assert_eq!(grant(&machine, &only, "0-7", &only, 2).unwrap().cpus, cpus("4-5"));
+    assert_eq!(grant(&machine, &include, "0-7", &include, 8).unwrap().cpus, cpus("0-7"));
+    // A claim narrows what the node offers, and widens nothing.
+    assert_eq!(grant(&machine, &include, "0-7", &only, 2).unwrap().cpus, cpus("4-5"));
+    assert!(grant(&machine, &include, "0-7", &exclude, 2).unwrap().cpus.is_subset(&cpus("0-3")));
+    for (node, claim) in [(&exclude, &only), (&exclude, &include), (&only, &include), (&only, &exclude)] {
+        let denial = grant(&machine, node, "0-7", claim, 2).unwrap_err();
+        assert_eq!(denial.reason, Reason::Invalid);
+        assert!(denial.message.contains("strategyOptions"), "{}", denial.message);
+    }
     let (reason, message) = refusal(&machine, "3-7", "{}", 2);
     assert_eq!(reason, Reason::NotEnough);
     assert!(message.contains("1 free without isolated ones"), "{message}");
-    assert!(message.contains("set the option isolated to include"), "{message}");
+    assert!(
+        message.contains("set the option isolated to include in the node's strategyOptions"),
+        "{message}"
+    );
+}
+
+/// One request on a node with options, and the host's rules on the answer.
+fn grant(machine: &Machine, node: &str, free: &str, options: &str, count: u32) -> Result<Grant, Denial> {
+    decide(machine, node, free, options, count).map(|decision| decision.grants[0].clone())
+}
+
+fn decide(machine: &Machine, node: &str, free: &str, options: &str, count: u32) -> Result<Decision, Denial> {
+    let (strategy, _) = testkit::open::<Packed>(machine.clone(), node)?;
+    let requests = [testkit::request::<Packed>(count, options)?];
+    let state = State { free: cpus(free), others: Vec::new() };
+    let decision = strategy.allocate(&requests, &state)?;
+    testkit::check_decision(machine, &requests, &state, &decision).unwrap();
+    Ok(decision)
+}
+
+fn offers(spec: &MachineSpec, options: &str) -> Vec<(u32, u32)> {
+    let (_, offers) = testkit::open::<Packed>(spec.build(), options).unwrap();
+    offers.iter().map(|Offer { capacity, step, .. }| (*capacity, *step)).collect()
+}
+
+/// Two caches of four two-threaded cores: (0,8) … (3,11) and (4,12) … (7,15).
+fn two_caches() -> MachineSpec {
+    let row = |cpu: u32| CpuRow { cpu, core_id: cpu % 8, socket: 0, numa: 0, l3: Some(cpu % 8 / 4) };
+    MachineSpec::of_rows((0..16).map(row))
+}
+
+const CORE: &str = r#"{"isolate":"core"}"#;
+const CACHE: &str = r#"{"isolate":"cache"}"#;
+const ONE: &str = r#"{"threads":"one"}"#;
+
+#[test]
+fn what_a_node_isolates_it_offers_in_whole_units() {
+    let caches = two_caches();
+    for (options, offer) in [
+        ("{}", (16, 1)),
+        (CORE, (16, 2)),
+        (CACHE, (16, 8)),
+        (ONE, (8, 1)),
+        (r#"{"threads":"one","isolate":"cache"}"#, (8, 4)),
+        (r#"{"full-pcpus-only":true,"isolate":"cache"}"#, (16, 8)),
+    ] {
+        assert_eq!(offers(&caches, options), [offer], "{options}");
+    }
+    // A reserved CPU takes its core, or its cache, out.
+    let reserved = two_caches().reserved(cpus("0"));
+    for (options, offer) in [("{}", (15, 1)), (CORE, (14, 2)), (CACHE, (8, 8)), (ONE, (7, 1))] {
+        assert_eq!(offers(&reserved, options), [offer], "{options}");
+    }
+    // Uneven units count with the size for which they hold most.
+    assert_eq!(offers(&cores(&["0-1", "2-3", "4-5", "6"]), CORE), [(6, 2)]);
+    assert_eq!(offers(&cores(&["0-1", "2", "3", "4"]), CORE), [(4, 1)]);
+    assert_eq!(offers(&cores(&["0-1", "2", "3", "4"]), ONE), [(4, 1)]);
+    // Half of an isolated core is given, the other half kept idle.
+    assert_eq!(offers(&two_caches().isolated(cpus("0-3")), CORE), [(8, 1)]);
+    assert_eq!(offers(&two_caches().isolated(cpus("0-3,8-11")), CACHE), [(8, 8)]);
+}
+
+#[test]
+fn a_node_without_a_whole_unit_is_refused_and_one_device_of_several_is_not() {
+    let denial = testkit::open::<Packed>(two_caches().reserved(cpus("0,4")).build(), CACHE).map(|_| ());
+    let denial = denial.unwrap_err();
+    assert_eq!(denial.reason, Reason::Invalid);
+    assert!(denial.message.contains("no cache lies in it with all CPUs"), "{}", denial.message);
+    let split = two_caches().group("a", cpus("0-2,8-10")).group("b", cpus("3-7,11-15"));
+    assert_eq!(offers(&split, CACHE), [(0, 1), (8, 8)]);
+}
+
+#[test]
+fn what_a_claim_shares_with_nobody_is_blocked() {
+    let machine = two_caches().build();
+    for (node, count, free, given, blocked) in [
+        (CORE, 3, "0-15", "0-1,8", "9"),
+        (CORE, 2, "1-15", "1,9", ""),
+        (CACHE, 2, "0-15", "0,8", "1-3,9-11"),
+        (CACHE, 3, "1-15", "4-5,12", "6-7,13-15"),
+        (CACHE, 9, "0-15", "0-3,8-11,4", "5-7,12-15"),
+        (ONE, 3, "0-15", "0-2", "8-10"),
+        (ONE, 2, "1-8,10-15", "2-3", "10-11"),
+        // Within one cache though the first has a core left, and the tightest of them.
+        (ONE, 4, "3,11,4-7,12-15", "4-7", "12-15"),
+        (r#"{"threads":"one","isolate":"cache"}"#, 3, "0-15", "0-2", "3,8-11"),
+        (r#"{"full-pcpus-only":true,"isolate":"cache"}"#, 2, "0-15", "0,8", "1-3,9-11"),
+    ] {
+        let grant = grant(&machine, node, free, node, count).unwrap();
+        assert_eq!((grant.cpus, grant.blocked), (cpus(given), cpus(blocked)), "{node} {count} of {free}");
+    }
+    assert_eq!(grant(&machine, CACHE, "1-3,5-15", CACHE, 2).unwrap_err().reason, Reason::NoFit);
+    assert_eq!(grant(&machine, CORE, "0-7", CORE, 2).unwrap_err().reason, Reason::NoFit);
+    let denial = grant(&machine, ONE, "0-15", ONE, 9).unwrap_err();
+    assert_eq!(denial.reason, Reason::Invalid);
+    assert!(denial.message.contains("no more than 8 fit"), "{}", denial.message);
+}
+
+#[test]
+fn a_claim_may_keep_idle_only_what_the_node_counts() {
+    let machine = two_caches().build();
+    let of = |node, options, count| grant(&machine, node, "0-15", options, count);
+    assert_eq!(of("{}", CORE, 4), Ok(Grant::from(cpus("0-1,8-9"))));
+    assert_eq!(of("{}", CACHE, 8), Ok(Grant::from(cpus("0-3,8-11"))));
+    assert_eq!(of("{}", CACHE, 16), Ok(Grant::from(cpus("0-15"))));
+    for (node, options, count, option, instead) in [
+        ("{}", CORE, 3, "isolate: core", "a multiple of 2 CPUs"),
+        ("{}", CACHE, 6, "isolate: cache", "a multiple of 8 CPUs"),
+        (CORE, CACHE, 6, "isolate: cache", "a multiple of 8 CPUs"),
+        ("{}", ONE, 1, "threads: one", "leave it out"),
+        (CORE, r#"{"isolate":"core","threads":"one"}"#, 2, "threads: one", "leave it out"),
+    ] {
+        let denial = of(node, options, count).unwrap_err();
+        assert_eq!(denial.reason, Reason::Invalid);
+        for words in [&format!("set {option} in the node's strategyOptions"), instead] {
+            assert!(denial.message.contains(words), "{}", denial.message);
+        }
+    }
+    // Where cores have one thread each, nothing is kept idle.
+    let single = MachineSpec::even(1, 1, 4, 1).build();
+    assert_eq!(grant(&single, "{}", "0-3", ONE, 3), Ok(Grant::from(cpus("0-2"))));
+    // On mixed cores a claim gets those that cost nothing, and none that do.
+    let mixed = cores(&["0-1", "2-3", "4", "5"]).build();
+    assert_eq!(grant(&mixed, "{}", "0-5", ONE, 2), Ok(Grant::from(cpus("4-5"))));
+    assert_eq!(grant(&mixed, "{}", "0-5", CORE, 1), Ok(Grant::from(cpus("4"))));
+    let denial = grant(&mixed, "{}", "0-3", CORE, 1).unwrap_err();
+    assert!(denial.message.contains("ask for whole cores"), "{}", denial.message);
+    // A claim that isolates less than the node blocks less, but opens no further unit.
+    let less = of(CACHE, "{}", 9).unwrap();
+    assert_eq!((less.cpus, less.blocked), (cpus("0-3,8-11,4"), CpuSet::new()));
+}
+
+#[test]
+fn kinds_are_demands_by_any_name_of_the_machine() {
+    let hybrid =
+        MachineSpec::even(1, 1, 8, 1).kind("p-core", 1024, cpus("4-7")).kind("lp-e-core", 300, cpus("0-1"));
+    let machine = hybrid.build();
+    let of = |node, options, count| grant(&machine, node, "0-7", options, count).map(|grant| grant.cpus);
+    assert_eq!(of("{}", "{}", 2), Ok(cpus("0-1")));
+    assert_eq!(of("{}", r#"{"kind":"p-core"}"#, 2), Ok(cpus("4-5")));
+    assert_eq!(of("{}", r#"{"kind":"lp-e-core"}"#, 2), Ok(cpus("0-1")));
+    assert_eq!(offers(&hybrid, r#"{"kind":"p-core"}"#), [(4, 1)]);
+    for (node, claim, words) in [
+        ("{}", r#"{"kind":"e-core"}"#, "kinds of cores are standard, p-core, lp-e-core"),
+        ("{}", r#"{"kind":"lp-e-core","isolated":"exclude"}"#, "no more than 2 fit"),
+        (r#"{"kind":"p-core"}"#, "{}", "kind: p-core alone"),
+    ] {
+        let denial = of(node, claim, 3).unwrap_err();
+        assert_eq!(denial.reason, Reason::Invalid);
+        assert!(denial.message.contains(words), "{}", denial.message);
+    }
+    assert!(testkit::open::<Packed>(machine.clone(), r#"{"kind":"e-core"}"#).is_err());
+}
+
+#[test]
+fn mixed_claims_join_the_shared_pool_and_local_memory_is_that_of_their_nodes() {
+    let machine = MachineSpec::even(1, 3, 2, 1).without_memory(1).build();
+    let local = r#"{"memory":"local"}"#;
+    for (free, count, mems, why) in [
+        ("0-5", 2, vec![0], ", memory of NUMA node 0"),
+        ("1-5", 3, vec![0], ", memory of NUMA node 0, NUMA node 1 has no memory"),
+        ("2-3", 2, vec![], ", NUMA node 1 has no memory, so memory is left alone"),
+    ] {
+        let decision = decide(&machine, "{}", free, local, count).unwrap();
+        assert!(decision.why.ends_with(why), "{}", decision.why);
+        assert_eq!(decision.grants[0].mems, mems);
+        let plain = decide(&machine, "{}", free, "{}", count).unwrap();
+        assert!(plain.grants[0].mems.is_empty() && !plain.join_shared_pool);
+    }
+    let mixed = decide(&machine, "{}", "0-5", r#"{"mixed":true}"#, 2).unwrap();
+    assert!(mixed.join_shared_pool);
 }
 
 #[test]
@@ -224,12 +400,66 @@ fn bad_options_are_refused_at_open_too() {
     }
 }
 
+/// Every combination of these texts with what an option may be.
+fn combinations(methods: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    for method in methods {
+        for isolate in ["none", "core", "cache"] {
+            for threads in ["all", "one"] {
+                for isolated in ["exclude", "include", "only"] {
+                    for kind in ["any", "e-core"] {
+                        for rest in ["", r#","mixed":true,"memory":"local""#] {
+                            all.push(format!(
+                                r#"{{"isolate":"{isolate}","threads":"{threads}","isolated":"{isolated}","kind":"{kind}"{rest}{method}}}"#
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+const METHODS: [&str; 6] = [
+    "",
+    r#","prefer-align-cpus-by-uncorecache":false"#,
+    r#","full-pcpus-only":true"#,
+    r#","distribute-cpus-across-cores":true"#,
+    r#","distribute-cpus-across-numa":true"#,
+    r#","distribute-cpus-across-numa":true,"full-pcpus-only":true"#,
+];
+
 #[test]
 fn on_any_machine_the_answer_is_valid_and_the_same_again() {
-    let spread = r#"{"distribute-cpus-across-cores":true}"#;
-    let both = r#"{"distribute-cpus-across-numa":true,"full-pcpus-only":true}"#;
-    let isolated = r#"{"isolated":"only"}"#;
-    let options =
-        ["{}", r#"{"prefer-align-cpus-by-uncorecache":false}"#, spread, NUMA, WHOLE, both, isolated];
-    testkit::check_strategy::<Packed>(0..400, &options).unwrap();
+    let all = combinations(&METHODS);
+    assert_eq!(all.len(), 432);
+    let options: Vec<&str> = all.iter().map(String::as_str).collect();
+    testkit::check_strategy::<Packed>(0..12, &options).unwrap();
+    let few = ["{}", r#"{"distribute-cpus-across-cores":true}"#, NUMA, WHOLE, CORE, CACHE, ONE];
+    testkit::check_strategy::<Packed>(0..300, &few).unwrap();
+}
+
+#[test]
+fn what_is_offered_is_given() {
+    for isolation in [
+        r#""isolate":"none""#,
+        r#""isolate":"core""#,
+        r#""isolate":"cache""#,
+        r#""threads":"one""#,
+        r#""threads":"one","isolate":"core""#,
+        r#""threads":"one","isolate":"cache""#,
+    ] {
+        for more in
+            ["", r#","isolated":"include""#, r#","prefer-align-cpus-by-uncorecache":false"#, METHODS[4]]
+        {
+            let node = format!("{{{isolation}{more}}}");
+            if isolation.contains("cache") && more == METHODS[4] {
+                continue; // cannot be combined
+            }
+            // Claims that ask for less than the node has are served too, and take nothing from others.
+            let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
+            testkit::check_promises::<Packed>(0..200, &node, &[&node, &node, &less]).unwrap();
+        }
+    }
 }

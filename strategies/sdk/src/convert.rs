@@ -21,6 +21,12 @@ fn cpu_set(words: Vec<u64>, what: &str) -> Result<CpuSet, Denial> {
     CpuSet::from_words(words).ok_or_else(|| deny!(Invalid, "{what} holds a CPU above {}", crate::MAX_CPU_ID))
 }
 
+/// The CPUs of the topology's key `offline`; hosts may leave it out.
+fn offline(extra: &[(String, String)]) -> Result<CpuSet, Denial> {
+    let Some((_, list)) = extra.iter().find(|(key, _)| key == "offline") else { return Ok(CpuSet::new()) };
+    list.parse().map_err(|error| deny!(Invalid, "the offline set {list:?} cannot be read: {error}"))
+}
+
 /// Options from their JSON text.
 pub(crate) fn options<O: DeserializeOwned>(text: &str) -> Result<O, Denial> {
     if !text.trim_start().starts_with('{') {
@@ -104,6 +110,7 @@ impl TryFrom<wit::Topology> for Machine {
             kinds: topology.kinds.into_iter().map(CpuKind::from).collect(),
             reserved: cpu_set(topology.reserved, "the reserved set")?,
             isolated: cpu_set(topology.isolated, "the isolated set")?,
+            offline: offline(&topology.extra)?,
             ..Self::default()
         };
         for cache in topology.caches {

@@ -5,7 +5,7 @@
 //! terms of [`CpuSet`] and [`Machine`]. Everything also compiles natively, so an algorithm is tested with
 //! plain `cargo test` and the machines of [`testkit`].
 //!
-//! Keys of the interface's `extra` lists have no meaning yet and are not passed on.
+//! Of the interface's `extra` lists the topology's key `offline` is passed on; others have no meaning yet.
 
 extern crate self as dracpu_strategy_sdk;
 
@@ -17,13 +17,15 @@ pub mod log;
 mod machine;
 pub mod testkit;
 mod types;
+pub mod wishes;
 
 pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
-pub use machine::{Cache, Cpu, CpuKind, Group, Machine, NumaNode, PcieRoot, Socket};
+pub use machine::{Cache, Cpu, CpuKind, Domain, Group, Machine, NumaNode, PcieRoot, Socket};
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
     Request, State, Strategy, cpu_count,
 };
+pub use wishes::{Isolate, Isolated, Kind, Memory, Terms, Threads, Wishes};
 
 #[doc(hidden)]
 pub mod __private {

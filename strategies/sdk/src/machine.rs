@@ -24,6 +24,8 @@ pub struct Machine {
     pub kinds: Vec<CpuKind>,
     /// PCIe roots; empty unless they are discovered.
     pub pcie_roots: Vec<PcieRoot>,
+    /// CPUs that the machine has but that are offline.
+    pub offline: CpuSet,
     /// Never given out.
     pub reserved: CpuSet,
     /// `isolcpus`: never shared.
@@ -123,7 +125,85 @@ pub struct Group {
     pub cpus: CpuSet,
 }
 
+/// A last-level cache, or what stands for one where the kernel shows none: by position in the lists of the
+/// machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    /// A last-level cache.
+    Cache(usize),
+    /// A cluster.
+    Cluster(usize),
+    /// A die that is only part of its socket.
+    Die(usize),
+    /// A NUMA node.
+    NumaNode(usize),
+}
+
+impl Domain {
+    /// The level of caches, for [`Machine::domain_of`].
+    pub const CACHES: u8 = 0;
+    /// The level of NUMA nodes.
+    pub const NUMA_NODES: u8 = 3;
+}
+
 impl Machine {
+    /// What the CPU shares its last-level cache in. Caches are looked at from [level](Domain::CACHES) 0 on,
+    /// clusters up to level 1, dies up to 2, then NUMA nodes. CPUs with different answers share none.
+    #[must_use]
+    pub fn domain_of(&self, cpu: &Cpu, level: u8) -> Domain {
+        let cache = cpu.llc.filter(|_| level == Domain::CACHES).map(Domain::Cache);
+        let cluster = || cpu.cluster.filter(|_| level <= 1).map(Domain::Cluster);
+        let is_part = || {
+            let (die, socket) = (self.dies.get(cpu.die), self.sockets.get(cpu.socket));
+            level <= 2 && die.map(CpuSet::len) < socket.map(|socket| socket.cpus.len())
+        };
+        let die = || is_part().then_some(Domain::Die(cpu.die));
+        cache.or_else(cluster).or_else(die).unwrap_or(Domain::NumaNode(cpu.numa_node))
+    }
+
+    /// One dense number for every domain of the machine, whatever it is.
+    #[must_use]
+    pub fn number_of(&self, domain: Domain) -> usize {
+        let clusters_at = self.caches.len();
+        let dies_at = clusters_at + self.clusters.len();
+        let nodes_at = dies_at + self.dies.len();
+        match domain {
+            Domain::Cache(at) => at,
+            Domain::Cluster(at) => clusters_at + at,
+            Domain::Die(at) => dies_at + at,
+            Domain::NumaNode(at) => nodes_at + at,
+        }
+    }
+
+    /// All CPUs of a domain.
+    #[must_use]
+    pub fn cpus_of(&self, domain: Domain) -> Option<&CpuSet> {
+        match domain {
+            Domain::Cache(at) => self.caches.get(at).map(|cache| &cache.cpus),
+            Domain::Cluster(at) => self.clusters.get(at),
+            Domain::Die(at) => self.dies.get(at),
+            Domain::NumaNode(at) => self.numa_nodes.get(at).map(|node| &node.cpus),
+        }
+    }
+
+    /// The machine as if only these CPUs were online. Positions stay what they are; cores, caches and so on
+    /// may have become empty.
+    #[must_use]
+    pub fn only(&self, cpus: &CpuSet) -> Self {
+        let mut only = self.clone();
+        only.cpus.retain(|cpu| cpus.contains(cpu.id));
+        let sets = only.cores.iter_mut().chain(&mut only.clusters).chain(&mut only.dies);
+        let sets = sets.chain(only.sockets.iter_mut().map(|socket| &mut socket.cpus));
+        let sets = sets.chain(only.numa_nodes.iter_mut().map(|node| &mut node.cpus));
+        let sets = sets.chain(only.caches.iter_mut().map(|cache| &mut cache.cpus));
+        let sets = sets.chain(only.kinds.iter_mut().map(|kind| &mut kind.cpus));
+        let sets = sets.chain(only.pcie_roots.iter_mut().map(|root| &mut root.cpus));
+        for set in sets.chain(only.groups.iter_mut().map(|group| &mut group.cpus)) {
+            *set = set.intersection(cpus);
+        }
+        only
+    }
+
     /// The CPU with this id, when it is online.
     #[must_use]
     pub fn cpu(&self, id: u32) -> Option<&Cpu> {

@@ -104,7 +104,8 @@ pub fn check_decision<O>(
 }
 
 /// Tries a strategy on drawn machines, states and requests: every answer must pass [`check_decision`], and
-/// a fresh instance and one that has answered before must agree.
+/// a fresh instance and one that has answered before must agree. Each of the options is tried on a node without
+/// options and on one that has the same.
 ///
 /// # Errors
 /// What is wrong, with the seed that shows it.
@@ -115,8 +116,7 @@ where
     for seed in seeds {
         let machine = MachineSpec::drawn(seed).build();
         let mut draw = Draw(!seed);
-        for options in options {
-            let node = "{}";
+        for (node, options) in options.iter().flat_map(|options| [("{}", options), (*options, options)]) {
             let (Ok((used, offers)), Ok((fresh, _))) =
                 (open::<S>(machine.clone(), node), open::<S>(machine.clone(), node))
             else {
@@ -137,7 +137,7 @@ where
                         (0..machine.pcie_roots.len()).filter(|_| draw.below(2) == 0).collect();
                     requests.push(request);
                 }
-                let fault = |text: String| format!("seed {seed}, options {options}: {text}");
+                let fault = |text: String| format!("seed {seed}, node {node}, options {options}: {text}");
                 let answer = used.allocate(&requests, &state);
                 if let Ok(decision) = &answer {
                     check_decision(&machine, &requests, &state, decision).map_err(fault)?;
@@ -147,6 +147,68 @@ where
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Holds a strategy to its offers, on drawn machines of one group: as long as claims in multiples of the step
+/// stay within the capacity, each of them is served, however claims come and go. `claims` are their options,
+/// drawn from; with the node's own among them.
+///
+/// # Errors
+/// The claim that was refused, with the seed that shows it; or that the options fit hardly any machine.
+pub fn check_promises<S: Strategy>(
+    seeds: std::ops::Range<u64>,
+    node: &str,
+    claims: &[&str],
+) -> Result<(), String> {
+    let (mut machines, mut fitting) = (0, 0);
+    for seed in seeds {
+        machines += 1;
+        let machine = MachineSpec::drawn(seed).ungrouped().build();
+        let Ok((strategy, offers)) = open::<S>(machine.clone(), node) else { continue };
+        let Some(Offer { capacity, step, .. }) = offers.first().filter(|offer| offer.capacity >= offer.step)
+        else {
+            continue;
+        };
+        fitting += 1;
+        let mut draw = Draw(!seed);
+        let mut now = all_free(&machine);
+        let mut held: Vec<(u32, CpuSet)> = Vec::new();
+        for _ in 0..40 {
+            let left = capacity - held.iter().map(|(count, _)| count).sum::<u32>();
+            if left < *step || draw.below(4) == 0 {
+                let at = convert::position(draw.below(u32::try_from(held.len()).unwrap_or(0)));
+                if at < held.len() {
+                    now.free.extend_from(&held.swap_remove(at).1);
+                }
+                continue;
+            }
+            let most = (left / step).min(1 + draw.below(8));
+            let count = step * (1 + draw.below(most));
+            let options = claims.get(convert::position(draw.below(u32::try_from(claims.len()).unwrap_or(0))));
+            let options = options.copied().unwrap_or(node);
+            let fault = |text: String| {
+                format!(
+                    "seed {seed}, {count} of {left} left of {capacity} in steps of {step}, free {}, node {node}, claim \
+                     {options}: {text}",
+                    now.free
+                )
+            };
+            let requests = [request::<S>(count, options).map_err(|denial| fault(denial.message))?];
+            let decision = strategy.allocate(&requests, &now).map_err(|denial| fault(denial.message))?;
+            check_decision(&machine, &requests, &now, &decision).map_err(fault)?;
+            let mut taken = CpuSet::new();
+            for grant in &decision.grants {
+                taken.extend_from(&grant.cpus);
+                taken.extend_from(&grant.blocked);
+            }
+            now.free.subtract(&taken);
+            held.push((count, taken));
+        }
+    }
+    if fitting * 8 < machines {
+        return Err(format!("{node} fits only {fitting} of {machines} machines, which proves little"));
     }
     Ok(())
 }

@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, Default)]
 pub struct MachineSpec {
     rows: Vec<CpuRow>,
+    offline: CpuSet,
     reserved: CpuSet,
     isolated: CpuSet,
     empty_numa_nodes: Vec<u32>,
     pcie_roots: Vec<(String, CpuSet)>,
     kinds: Vec<(String, u32, CpuSet)>,
     groups: Vec<(String, CpuSet)>,
+    without_memory: Vec<u32>,
 }
 
 /// A CPU by the kernel's numbers.
@@ -60,7 +62,7 @@ impl MachineSpec {
     }
 
     /// A small machine drawn from a seed: uneven cores, sockets, NUMA nodes and caches, holes in the
-    /// numbers, reserved and isolated CPUs, groups that overlap. The same seed, the same machine.
+    /// numbers, reserved and isolated CPUs, kinds of cores, groups that overlap. The same seed, the same machine.
     #[must_use]
     pub fn drawn(seed: u64) -> Self {
         let mut draw = Draw(seed);
@@ -96,13 +98,18 @@ impl MachineSpec {
         }
         spec.pcie_roots.push(("pci0000:00".to_owned(), some(2)));
         spec.empty_numa_nodes.push(90);
+        if draw.below(2) == 0 {
+            let efficient = spec.rows.iter().filter(|row| row.core_id % 3 == 1).map(|row| row.cpu).collect();
+            spec.kinds.push(("e-core".to_owned(), 512, efficient));
+        }
         spec
     }
 
-    /// Takes CPUs out, as if they were offline.
+    /// Takes CPUs offline.
     #[must_use]
     pub fn offline(mut self, cpus: &CpuSet) -> Self {
-        self.rows.retain(|row| !cpus.contains(row.cpu));
+        let taken = self.rows.extract_if(.., |row| cpus.contains(row.cpu));
+        self.offline.extend(taken.map(|row| row.cpu));
         self
     }
 
@@ -143,6 +150,20 @@ impl MachineSpec {
     #[must_use]
     pub fn group(mut self, device: &str, cpus: CpuSet) -> Self {
         self.groups.push((device.to_owned(), cpus));
+        self
+    }
+
+    /// Takes the groups back: one of all unreserved CPUs.
+    #[must_use]
+    pub fn ungrouped(mut self) -> Self {
+        self.groups.clear();
+        self
+    }
+
+    /// Takes the memory of a NUMA node away; others have 16 GiB.
+    #[must_use]
+    pub fn without_memory(mut self, numa: u32) -> Self {
+        self.without_memory.push(numa);
         self
     }
 
@@ -196,7 +217,10 @@ impl MachineSpec {
                 .collect::<CpuSet>()
                 .into_words(),
         };
-        let node = |id: &u32| records::NumaNode { id: *id, memory_bytes: 0, distances: Vec::new() };
+        let node = |id: &u32| {
+            let memory_bytes = if self.without_memory.contains(id) { 0 } else { 16 << 30 };
+            records::NumaNode { id: *id, memory_bytes, distances: Vec::new() }
+        };
         let standard = records::CpuKind { name: "standard".to_owned(), capacity: 1024 };
         let kind = |(name, capacity, _): &(String, u32, CpuSet)| records::CpuKind {
             name: name.clone(),
@@ -213,7 +237,7 @@ impl MachineSpec {
             reserved: self.reserved.words().to_vec(),
             isolated: self.isolated.words().to_vec(),
             groups: groups.iter().map(|(device, cpus)| group(device, cpus)).collect(),
-            extra: Vec::new(),
+            extra: vec![("offline".to_owned(), self.offline.to_string())],
             cpus,
         }
     }

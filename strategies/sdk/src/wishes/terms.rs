@@ -1,0 +1,327 @@
+use super::units::Units;
+use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
+use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, cpu_count, deny, log};
+
+/// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
+/// to. A strategy makes it in `open` and asks it for each request:
+///
+/// 1. [`admit`](Self::admit): whether the claim's wishes go together with what the node offers;
+/// 2. [`usable`](Self::usable): what to choose from; when that is too little, [`lacking`](Self::lacking);
+/// 3. [`grant`](Self::grant): the chosen CPUs with what they block, and their memory.
+///
+/// A core or cache is used when it lies in the device with all its online CPUs and all of them are free: a
+/// thread that is reserved, held or of another device cannot be kept idle.
+#[derive(Debug)]
+pub struct Terms {
+    node: Wishes,
+    cores: Units,
+    caches: Units,
+    first_threads: CpuSet,
+}
+
+impl Terms {
+    /// The terms of a node with these wishes.
+    ///
+    /// # Errors
+    /// Invalid, for a kind of cores that the machine does not have.
+    pub fn new(machine: &Machine, node: Wishes) -> Result<Self, Denial> {
+        node.check_kind(machine)?;
+        let cores = Units::cores(machine);
+        let first_threads = cores.first_cpus();
+        Ok(Self { node, caches: Units::caches(machine), cores, first_threads })
+    }
+
+    /// The node's own wishes.
+    #[must_use]
+    pub fn node(&self) -> &Wishes {
+        &self.node
+    }
+
+    /// The first thread of each core: all that `threads: one` gives out. Algorithms that count threads should
+    /// then see a [machine of these alone](Machine::only).
+    #[must_use]
+    pub fn first_threads(&self) -> &CpuSet {
+        &self.first_threads
+    }
+
+    /// In whole units of what CPUs must be chosen so that the node's offers hold, whatever the claim wishes:
+    /// at least the node's own `isolate`.
+    #[must_use]
+    pub fn isolation(&self, wishes: &Wishes) -> Isolate {
+        self.node.isolate.max(wishes.isolate)
+    }
+
+    /// One offer per group. `grantable` takes out what the strategy's own options keep from claims.
+    ///
+    /// Where claims block CPUs, they are counted in whole units: the step is the size for which the units of
+    /// at least that size, each counted with it, hold most. Where all units are equally large, that is their
+    /// size and nothing is lost; in any case claims that add up to the capacity fit, in whatever order.
+    ///
+    /// # Errors
+    /// Invalid, when no group has a whole unit.
+    pub fn offers(
+        &self,
+        machine: &Machine,
+        grantable: &dyn Fn(CpuSet) -> CpuSet,
+    ) -> Result<Vec<Offer>, Denial> {
+        let mut offers = Vec::with_capacity(machine.groups.len());
+        let mut barren = Vec::new();
+        for group in &machine.groups {
+            let usable = grantable(self.usable(machine, &self.node, &group.cpus));
+            let offer = self.offer(self.node.exclusive(), &usable);
+            if offer.capacity == 0 && !self.node.eligible(machine, &group.cpus).is_empty() {
+                barren.push(group.device.as_str());
+            }
+            offers.push(offer);
+        }
+        let unit = match self.node.exclusive() {
+            Isolate::None => return Ok(offers),
+            Isolate::Core => "core",
+            Isolate::Cache => "cache",
+        };
+        if barren.is_empty() {
+            return Ok(offers);
+        }
+        let why = format!(
+            "{} offers nothing with {}: no {unit} lies in it with all CPUs (some are reserved or in another device); \
+             reserve whole {unit}s, choose a groupBy that keeps {unit}s together, or leave the option out",
+            barren.join(", "),
+            self.node.demands().join(" and "),
+        );
+        if offers.iter().all(|offer| offer.capacity == 0) {
+            return Err(deny!(Invalid, "{why}"));
+        }
+        log::warn(&why);
+        Ok(offers)
+    }
+
+    /// What CPUs can offer that are given out in such units.
+    fn offer(&self, unit: Isolate, usable: &CpuSet) -> Offer {
+        let Some(units) = self.units(unit) else { return Offer::of(number(usable.len())) };
+        let mut sizes = units.counts(usable);
+        sizes.sort_unstable();
+        let count = sizes.len();
+        let mut best = Offer::of(0);
+        for (smaller, size) in sizes.into_iter().enumerate().filter(|(_, size)| *size > 0) {
+            let capacity = number(size * (count - smaller));
+            if capacity > best.capacity {
+                best = Offer { step: number(size), ..Offer::of(capacity) };
+            }
+        }
+        best
+    }
+
+    /// The step of an idle group for a claim with these wishes: see [`offers`](Self::offers).
+    #[must_use]
+    pub fn step(&self, machine: &Machine, wishes: &Wishes, group: &Group) -> usize {
+        let unit = self.isolation(wishes).max(wishes.exclusive());
+        let offer = self.offer(unit, &self.usable(machine, wishes, &group.cpus));
+        usize::try_from(offer.step).unwrap_or(usize::MAX)
+    }
+
+    fn units(&self, unit: Isolate) -> Option<&Units> {
+        match unit {
+            Isolate::None => None,
+            Isolate::Core => Some(&self.cores),
+            Isolate::Cache => Some(&self.caches),
+        }
+    }
+
+    /// Checks a claim's wishes against the node's. What devices offer counts on the node's, so that a claim
+    /// may narrow what it can get, and may keep CPUs idle only where the node does, or where none would be.
+    ///
+    /// # Errors
+    /// Invalid, with the option and the remedy.
+    pub fn admit(
+        &self,
+        machine: &Machine,
+        wishes: &Wishes,
+        group: &Group,
+        asked: usize,
+    ) -> Result<(), Denial> {
+        wishes.check_kind(machine)?;
+        if wishes.isolated != self.node.isolated && self.node.isolated != Isolated::Include {
+            return Err(deny!(
+                Invalid,
+                "isolated: {wanted} is not what this node's devices offer (isolated: {}): set isolated: {wanted} or \
+                 include in the node's strategyOptions, or leave the option out",
+                self.node.isolated.word(),
+                wanted = wishes.isolated.word(),
+            ));
+        }
+        if let Kind::Named(offered) = &self.node.kind
+            && wishes.kind != self.node.kind
+        {
+            return Err(deny!(
+                Invalid,
+                "this node's devices offer kind: {offered} alone: ask for that, or set kind: any in the node's \
+                 strategyOptions"
+            ));
+        }
+        if self.may_block(wishes) {
+            return Ok(());
+        }
+        let idle = self.usable(machine, wishes, &group.cpus);
+        if self.drops_threads(wishes) {
+            return if asked <= idle.len() { Ok(()) } else { Err(not_counted_threads(group, asked, &idle)) };
+        }
+        let offer = self.offer(wishes.exclusive(), &idle);
+        let (step, even) = (size(offer.step), size(offer.capacity) == idle.len());
+        if even && !asked.is_multiple_of(step) {
+            return Err(self.not_counted(wishes, asked, &format!("a multiple of {step} CPUs")));
+        }
+        Ok(())
+    }
+
+    /// Whether the node's offers count on CPUs that such a claim keeps idle.
+    fn may_block(&self, wishes: &Wishes) -> bool {
+        wishes.exclusive() <= self.node.exclusive() && !self.drops_threads(wishes)
+    }
+
+    /// Whether the claim would leave threads unused that the node's offers count.
+    fn drops_threads(&self, wishes: &Wishes) -> bool {
+        wishes.threads == Threads::One && self.node.threads == Threads::All
+    }
+
+    fn not_counted(&self, wishes: &Wishes, asked: usize, instead: &str) -> Denial {
+        let option = if wishes.isolate == Isolate::Cache { "isolate: cache" } else { "isolate: core" };
+        deny!(
+            Invalid,
+            "{} asked with {option} would keep further CPUs idle, which this node's devices do not count: ask for \
+             {instead}, or set {option} in the node's strategyOptions",
+            cpu_count(asked)
+        )
+    }
+
+    /// Those of a group's free CPUs to choose from. However a strategy chooses among them, it must leave no
+    /// unit half used to open another, see [`isolation`](Self::isolation).
+    #[must_use]
+    pub fn usable(&self, machine: &Machine, wishes: &Wishes, free: &CpuSet) -> CpuSet {
+        let whole = self.units(self.isolation(wishes)).map(|units| units.whole(free));
+        let mut usable = whole.unwrap_or_else(|| free.clone());
+        if wishes.threads == Threads::One {
+            usable = self.cores.whole(&usable).intersection(&self.first_threads);
+        }
+        if self.drops_threads(wishes) {
+            usable = usable.intersection(&self.cores.alone());
+        }
+        wishes.eligible(machine, &usable)
+    }
+
+    /// The usable CPUs by cache: the parts that `isolate: cache` gives to one claim each.
+    #[must_use]
+    pub fn by_cache(&self, usable: &CpuSet) -> Vec<CpuSet> {
+        self.caches.parts(usable)
+    }
+
+    /// Why a request cannot be served while so much of its group is free.
+    #[must_use]
+    pub fn lacking(
+        &self,
+        machine: &Machine,
+        wishes: &Wishes,
+        group: &Group,
+        asked: usize,
+        free: &CpuSet,
+    ) -> Denial {
+        let in_group = free.intersection(&group.cpus);
+        let by_isolation = Wishes { isolated: wishes.isolated, ..Wishes::default() };
+        let eligible = by_isolation.eligible(machine, &in_group).len();
+        let asked_of = format!("{} asked of {}", cpu_count(asked), group.device);
+        if eligible >= asked {
+            let fits = self.usable(machine, wishes, &in_group).len();
+            let demands =
+                Wishes { isolate: self.isolation(wishes), ..wishes.clone() }.demands().join(" and ");
+            let idle = self.usable(machine, wishes, &group.cpus).len();
+            if idle < asked {
+                return deny!(
+                    Invalid,
+                    "{asked_of} with {demands}: no more than {idle} fit when nothing else is there; ask for at most that \
+                     many, or leave the option out"
+                );
+            }
+            return deny!(
+                NoFit,
+                "{asked_of} with {demands}: {} free, {fits} of them fit; ask for at most that many, leave the option out, \
+                 or wait until other claims end",
+                cpu_count(eligible),
+            );
+        }
+        let (which, hint) = match wishes.isolated {
+            _ if in_group.len() == eligible => ("", ""),
+            Isolated::Only => (" of the isolated ones", WIDEN),
+            Isolated::Exclude | Isolated::Include => (" without isolated ones", WIDEN),
+        };
+        deny!(
+            NotEnough,
+            "{asked_of}, {eligible} free{which}; ask for at most {eligible}{hint}, or wait until other claims end"
+        )
+    }
+
+    /// The chosen CPUs, what they block, and where their memory lies.
+    ///
+    /// # Errors
+    /// Invalid, when CPUs would be blocked that the node's offers do not count.
+    pub fn grant(&self, machine: &Machine, wishes: &Wishes, cpus: CpuSet) -> Result<Grant, Denial> {
+        let touched = self.units(wishes.exclusive()).map(|units| units.touched(&cpus));
+        let blocked = touched.map(|touched| touched.difference(&cpus)).unwrap_or_default();
+        if !blocked.is_empty() && !self.may_block(wishes) {
+            let units = if wishes.isolate == Isolate::Cache { "whole caches" } else { "whole cores" };
+            return Err(self.not_counted(wishes, cpus.len(), units));
+        }
+        let nodes = machine.numa_nodes.iter().enumerate();
+        let local = nodes.filter(|(_, node)| node.memory_bytes > 0 && !node.cpus.is_disjoint(&cpus));
+        let mems = match wishes.memory {
+            Memory::None => Vec::new(),
+            Memory::Local => local.map(|(position, _)| position).collect(),
+        };
+        Ok(Grant { cpus, blocked, mems })
+    }
+
+    /// What a grant comes to beyond its CPUs, to be put behind the strategy's own words; mostly nothing.
+    #[must_use]
+    pub fn why(&self, machine: &Machine, wishes: &Wishes, grant: &Grant) -> String {
+        let mut why = String::new();
+        if !grant.blocked.is_empty() {
+            let noun = if grant.blocked.len() == 1 { "CPU" } else { "CPUs" };
+            why.push_str(&format!(", {noun} {} kept idle", grant.blocked));
+        }
+        if wishes.memory == Memory::Local {
+            let nodes = machine.numa_nodes.iter().filter(|node| !node.cpus.is_disjoint(&grant.cpus));
+            let (with, without): (Vec<_>, Vec<_>) = nodes.partition(|node| node.memory_bytes > 0);
+            let ids = |nodes: Vec<&crate::NumaNode>| {
+                nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join("+")
+            };
+            let has_any = !with.is_empty();
+            if has_any {
+                why.push_str(&format!(", memory of NUMA node {}", ids(with)));
+            }
+            if !without.is_empty() {
+                let rest = if has_any { "" } else { ", so memory is left alone" };
+                why.push_str(&format!(", NUMA node {} has no memory{rest}", ids(without)));
+            }
+        }
+        why
+    }
+}
+
+const WIDEN: &str = ", set the option isolated to include in the node's strategyOptions";
+
+fn not_counted_threads(group: &Group, asked: usize, idle: &CpuSet) -> Denial {
+    deny!(
+        Invalid,
+        "{} asked of {} with threads: one, which has {} on cores of one thread; other cores would keep threads idle \
+         that this node's devices count: set threads: one in the node's strategyOptions, or leave it out",
+        cpu_count(asked),
+        group.device,
+        idle.len(),
+    )
+}
+
+fn size(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
