@@ -5,7 +5,7 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Crates of `strategies/`, by the name of the strategy.
