@@ -25,6 +25,7 @@ mod verify;
 pub use catalogue::{Catalogue, ComponentBytes, EngineError, Inspection, LoadError, LoadFault, Source};
 pub use component::{ComponentFault, digest};
 pub use description::DescriptionFault;
+pub(crate) use description::is_dns_label;
 pub use error::{CpusetRule, Denial, Fault, Identity, Reason, StrategyError};
 pub use limits::Limits;
 pub use opened::{Loaded, Opened};
