@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(machine.by_cache(&some), [[0, 4].into(), [3, 6].into()]);
         assert_eq!(machine.by_numa_node(&[2, 7].into()), [[2, 7].into()]);
         assert_eq!(machine.by_kind(&some), [[3, 6].into(), [0, 4].into()]);
-        assert_eq!(machine.by_core(&CpuSet::new()), [CpuSet::new(); 0]);
+        assert!(machine.by_core(&CpuSet::new()).is_empty());
     }
 
     #[test]

@@ -51,15 +51,7 @@ const BATCH: usize = 60;
 const MOST_VIOLATIONS: usize = 20;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let machines = match args.machines.as_deref() {
-        None => Vec::new(),
-        many => Machines::open(None, many).and_then(Machines::all).map_err(Failure::Usage)?,
-    };
-    if args.machines.is_some() && machines.is_empty() {
-        return Err(Failure::Usage(anyhow::anyhow!(
-            "--machines has no machine: name a directory or file with some"
-        )));
-    }
+    let machines = given(args.machines.as_deref()).map_err(Failure::Usage)?;
     let loaded = catalogue(&[])?.load_any(&args.what).map_err(not_loaded)?;
     let mut trial = Trial::new(loaded.clone());
     let mut broken = 0;
@@ -89,6 +81,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Output::Text => eprint!("{}", text(&loaded, &trial, args, broken, stopped)),
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The machines that were named, as far as they have a CPU to give.
+fn given(many: Option<&str>) -> anyhow::Result<Vec<Machine>> {
+    if many.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut machines = Machines::open(None, many)?.all()?;
+    machines.retain(|machine| cases::settings(machine).next().is_some());
+    anyhow::ensure!(
+        !machines.is_empty(),
+        "--machines has no machine with a CPU to give: name a place that has some"
+    );
+    Ok(machines)
 }
 
 /// A file that is not there was misnamed; one that is no strategy has failed the check.
