@@ -20,7 +20,7 @@ pub(crate) fn find(name: &str) -> Option<(Topology, CpuSet)> {
     if random_name(number) != name {
         return None; // `random-007` and `random-+7` are not names
     }
-    draw(u64::from(number))
+    draw(number)
 }
 
 /// A core before it is part of a machine.
@@ -35,8 +35,8 @@ struct Core {
 }
 
 /// Sockets of cores, uneven in everything; then CPUs that are offline, isolated or reserved.
-fn draw(seed: u64) -> Option<(Topology, CpuSet)> {
-    let mut draw = Draw(seed);
+fn draw(number: u32) -> Option<(Topology, CpuSet)> {
+    let mut draw = Draw::of(u64::from(number));
     let cores = cores(&mut draw);
     let mut cpus = numbered(&mut draw, &cores);
     let ids: CpuSet = cpus.iter().map(|(id, _)| *id).collect();

@@ -6,6 +6,13 @@ use crate::CpuSet;
 pub struct Draw(pub u64);
 
 impl Draw {
+    /// The source of a number, of which the next ones draw nothing alike.
+    #[must_use]
+    pub fn of(number: u64) -> Self {
+        // Odd and without a pattern: small numbers become large ones, each another (Weyl sequence).
+        Self(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     /// A number below the limit; 0 when the limit is 0.
     pub fn below(&mut self, limit: u32) -> u32 {
         self.0 = self.0.max(0x9e37_79b9_7f4a_7c15 & !self.0);
@@ -55,6 +62,14 @@ mod tests {
         };
         assert_eq!(drawn(7), drawn(7));
         assert_ne!(drawn(7), drawn(8));
+    }
+
+    #[test]
+    fn neighbouring_numbers_draw_nothing_alike() {
+        let firsts: Vec<u32> = (0..200).map(|number| Draw::of(number).below(5)).collect();
+        assert!(
+            (0..5).all(|value| (20..60).contains(&firsts.iter().filter(|first| **first == value).count()))
+        );
     }
 
     #[test]

@@ -55,7 +55,7 @@ const SIZES_IN_TURN: usize = 32;
 
 impl<'a> Cases<'a> {
     pub(super) fn new(description: &'a Description, seed: u64) -> Self {
-        Self { description, options: option_values(&description.options_schema), draw: Draw(seed) }
+        Self { description, options: option_values(&description.options_schema), draw: Draw::of(seed) }
     }
 
     /// The source of all this.
