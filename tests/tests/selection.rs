@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod guests;
+
 use anyhow::{Result, ensure};
 use dracpu::strategy::{Cache, Catalogue, LoadError, digest};
 use dracpu_tests::support::cpus::{Cpus, cpus};
-use dracpu_tests::support::guests::{GUESTS, HIGHEST_FIRST, padded};
+use dracpu_tests::support::guests::{HIGHEST_FIRST, padded};
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
 use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
 use dracpu_tests::support::scheduler::cpu_config;
 use dracpu_tests::support::wait::{SOON, poll};
+use guests::GUESTS;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -3,42 +3,20 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod guests;
+
 use dracpu::config::{DeviceMode, GroupBy, LimitsConfig, StrategyConfig};
 use dracpu::device::{self, Group};
 use dracpu::strategy::{Catalogue, Fault, Lie, Loaded, Opened, Request, Source, State, StrategyError};
 use dracpu_cpuset::CpuSet;
-use dracpu_tests::support::guests;
 use dracpu_topology::{Topology, machine};
+use guests::GUESTS;
 use serde_json::Map;
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Guests misbehave when they are asked for so many CPUs.
 const UNLUCKY: u32 = 13;
-
-/// The guests by name, as components.
-static GUESTS: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
-    let mut components = guests::GUESTS.clone();
-    components.insert("many-memories".to_owned(), many_memories(&components["honest"]));
-    components
-});
-
-/// The hand-written module, with the interface taken from a component that has the same.
-fn many_memories(honest: &[u8]) -> Vec<u8> {
-    let decoded = wit_component::decode(honest).unwrap();
-    let wit_component::DecodedWasm::Component(resolve, world) = decoded else { panic!("a WIT package") };
-    let mut module = wat::parse_str(include_str!("../guests/many_memories.wat")).unwrap();
-    wit_component::embed_component_metadata(
-        &mut module,
-        &resolve,
-        world,
-        wit_component::StringEncoding::UTF8,
-    )
-    .unwrap();
-    dracpu_guest_build::encode(&module).unwrap()
-}
 
 /// A node with reserved CPUs: what a strategy is opened with.
 struct Node {

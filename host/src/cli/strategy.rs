@@ -1,8 +1,19 @@
-//! `dracpu strategy`: what strategies there are, what a component file is, and what a strategy decides.
+//! `dracpu strategy`: what strategies there are, what a component file is, what a strategy decides, whether it
+//! keeps the rules, and what it costs.
+//!
+//! Beside a file per verb: `machines` and `question` (what `decide` reads and `check` writes), `cases` (the questions
+//! that `check` and `bench` draw).
 
+mod bench;
+mod build;
+mod cases;
+mod check;
 mod decide;
 mod inspect;
 mod list;
+mod machines;
+mod new;
+mod question;
 
 use super::{Failure, Output};
 use crate::config::Config;
@@ -10,7 +21,7 @@ use crate::strategy::compiler::child;
 use crate::strategy::{Cache, Catalogue, Loaded};
 use std::process::ExitCode;
 
-/// List, inspect and question strategies: the components that decide which CPUs a claim gets
+/// List, inspect, question, try and write strategies: the components that decide which CPUs a claim gets
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -22,6 +33,10 @@ enum Verb {
     List(list::Args),
     Inspect(inspect::Args),
     Decide(decide::Args),
+    Check(check::Args),
+    Bench(bench::Args),
+    New(new::Args),
+    Build(build::Args),
     /// Compile the component on standard input; the daemon's own use
     #[command(hide = true)]
     Compile(child::Args),
@@ -32,6 +47,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
         Verb::List(args) => list::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Decide(args) => decide::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Bench(args) => bench::run(&args),
+        Verb::New(args) => new::run(&args),
+        Verb::Build(args) => build::run(&args),
         Verb::Compile(args) => Ok(child::run(&args)),
     }
 }
@@ -61,4 +80,20 @@ fn extended(mut answer: serde_json::Value, more: serde_json::Value) -> serde_jso
         answer.extend(more);
     }
     answer
+}
+
+/// Columns as wide as their widest cell, two blanks apart.
+fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for line in lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String; N]| {
+        let cells: String =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        format!("{}\n", cells.trim_end())
+    };
+    lines.iter().map(line).collect()
 }

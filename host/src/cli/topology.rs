@@ -20,7 +20,7 @@ use std::process::ExitCode;
                         each other; on large machines they stand side by side and each is only a sign.")]
 pub(super) struct Args {
     /// The machine: a sysfs directory, a .tar.gz of one (`gatherinfo --bundle`), a file of `topology -o json` or
-    /// `gatherinfo`, or an example of --list [default: this host]
+    /// `gatherinfo`, an example of --list, or random-N, drawn from the number N [default: this host]
     #[arg(long, value_name = "WHAT")]
     machine: Option<String>,
 

@@ -50,6 +50,11 @@ impl Instance {
         Failed { fault, last_line: self.store.data().log.last().map(str::to_owned) }
     }
 
+    /// What its memories and tables take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.store.data().memory.used()
+    }
+
     /// Fuel that the last call used.
     pub(crate) fn fuel_used(&self) -> u64 {
         self.limits.fuel.saturating_sub(self.store.get_fuel().unwrap_or_default())

@@ -78,6 +78,10 @@ impl MemoryMeter {
         self.refused = None;
     }
 
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
     pub(crate) fn refused(&self) -> Option<u64> {
         self.refused
     }

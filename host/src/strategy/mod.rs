@@ -27,6 +27,7 @@ pub use catalogue::{Catalogue, ComponentBytes, EngineError, Inspection, LoadErro
 pub use compiler::{Cache, CacheError};
 pub use component::{ComponentFault, digest};
 pub use description::DescriptionFault;
+pub(crate) use description::is_dns_label;
 pub use error::{CpusetRule, Denial, Fault, Identity, Reason, StrategyError};
 pub use limits::Limits;
 pub use opened::{Loaded, Opened};

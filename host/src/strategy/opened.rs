@@ -100,6 +100,7 @@ impl Loaded {
         };
         let (instance, offers) = opened.instance().map_err(|failed| self.error(failed))?;
         opened.offers = offers;
+        opened.last_fuel = instance.fuel_used();
         opened.instance = Some(instance);
         Ok(opened)
     }
@@ -150,10 +151,23 @@ impl Opened {
         &self.offers
     }
 
-    /// Fuel that the last decision used, a measure of work that is the same on every machine.
+    /// Fuel that the last decision (before the first: opening) used, a measure of work that is the same on every
+    /// machine.
     #[must_use]
     pub fn last_fuel(&self) -> u64 {
         self.last_fuel
+    }
+
+    /// Memory and tables of the kept instance in bytes; none when the last call cost the instance.
+    #[must_use]
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.instance.as_ref().map(Instance::memory_bytes)
+    }
+
+    /// Drops the kept instance: the next question is asked of a fresh one.
+    pub fn start_afresh(&mut self) {
+        self.instance = None;
+        self.answered = false;
     }
 
     /// Asks for CPUs for all requests of one claim, and verifies the answer. Blocking: use
@@ -164,19 +178,28 @@ impl Opened {
     /// and the next call starts afresh. An instance that had answered before is given a second chance, in
     /// a fresh one, when it ran out of memory or aborted: age may be the cause.
     pub fn decide(&mut self, requests: &[Request], state: &State) -> Result<Decision, StrategyError> {
+        let aged = self.answered;
+        match self.decide_once(requests, state) {
+            Err(error) if aged && error.fault.may_come_from_age() => {
+                tracing::warn!(strategy = %self.loaded.0.identity, "asking again in a fresh instance");
+                self.decide_once(requests, state)
+            }
+            answer => answer,
+        }
+    }
+
+    /// [`decide`](Self::decide) without the second chance, to find out what age does to an instance.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
+    pub fn decide_once(&mut self, requests: &[Request], state: &State) -> Result<Decision, StrategyError> {
         let asked = self.wire(requests).map_err(|fault| self.loaded.refused(fault))?;
         let others = match self.loaded.0.description.needs.iter().any(|need| need == OTHER_CLAIMS) {
             true => state.others.as_slice(),
             false => &[],
         };
         let now = convert::state(&state.free, others);
-        let aged = self.answered;
-        let mut answer = self.ask(&asked, &now, requests, state);
-        if aged && answer.as_ref().is_err_and(|failed| failed.fault.may_come_from_age()) {
-            tracing::warn!(strategy = %self.loaded.0.identity, "asking again in a fresh instance");
-            answer = self.ask(&asked, &now, requests, state);
-        }
-        answer.map_err(|failed| self.loaded.error(failed))
+        self.ask(&asked, &now, requests, state).map_err(|failed| self.loaded.error(failed))
     }
 
     /// One question to the kept instance, or to a fresh one. The instance is kept only if it answers.

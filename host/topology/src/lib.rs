@@ -6,7 +6,7 @@
 //! Reading order: `facts` (the types), `tree`, `regular` and `overlay` (access to files), `read` with `cache`, `numa`,
 //! `kind` and `pcie` (sysfs), `assemble` (any source's facts made consistent, with `warnings`); then the
 //! other sources, `described` (JSON), `gatherinfo` (YAML), `shape` (a machine in a few lines, `examples` of it
-//! ship with the program), `machines` (a table) and `archive`, which `machine` tells apart, and `bundle` (a machine's files, to be one elsewhere); `fingerprint` and `draw` for what is made of the facts.
+//! ship with the program), `drawn` (a machine from a number), `machines` (a table) and `archive`, which `machine` tells apart, and `bundle` (a machine's files, to be one elsewhere); `fingerprint` and `draw` for what is made of the facts.
 
 mod archive;
 mod assemble;
@@ -14,6 +14,7 @@ mod bundle;
 mod cache;
 mod described;
 mod draw;
+mod drawn;
 mod error;
 mod examples;
 mod facts;
@@ -36,6 +37,7 @@ mod yaml;
 pub use bundle::Bundle;
 pub use described::{SCHEMA, to_json};
 pub use draw::{Drawing, Mark};
+pub use drawn::random_name;
 pub use error::{OverlayError, ReadError};
 pub use examples::{Example, examples};
 pub use facts::{Cache, Cpu, CpuKind, NumaNode, PcieRoot, Socket, Topology, Warning};

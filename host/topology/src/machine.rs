@@ -4,7 +4,7 @@ use crate::overlay::Overlay;
 use crate::printable::printable;
 use crate::read::{read, read_tree};
 use crate::tree::Tree;
-use crate::{archive, described, examples, gatherinfo, machines, shape};
+use crate::{archive, described, drawn, examples, gatherinfo, machines, shape};
 use dracpu_cpuset::CpuSet;
 use std::io::{self, Read};
 use std::path::Path;
@@ -56,7 +56,7 @@ pub enum MachineError {
     /// There is no such file and no such example.
     #[error(
         "there is no machine `{what}`: give a directory or .tar.gz of a sysfs tree, a file written by `topology -o \
-         json` or `gatherinfo`, or one of the examples {}",
+         json` or `gatherinfo`, one of the examples {}, or `random-N` for a machine drawn from the number N",
         examples::names()
     )]
     NoSuchMachine {
@@ -73,7 +73,8 @@ pub enum MachineError {
 
 /// Loads the machine that the text names, told apart by content: a directory (a sysfs root, or with `sys`
 /// in it), a `.tar.gz` of one, JSON of `topology -o json`, the YAML of `gatherinfo`, a shape in a few lines
-/// (`tests/machines`), or the name of an [example](crate::examples).
+/// (`tests/machines`), or the name of an [example](crate::examples) or of a machine that is drawn from a number
+/// ([`random_name`](crate::random_name)).
 ///
 /// # Errors
 /// [`MachineError`] for what is none of these, or is one with mistakes.
@@ -99,10 +100,13 @@ pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError>
         })?;
         return Ok(machine(read(root, overlay).map_err(sysfs)?, CpuSet::new()));
     }
-    let bytes = match examples::find(what) {
-        Some(example) if !path.exists() => example.as_bytes().to_vec(),
-        _ => read_bytes(what, path)?,
-    };
+    if let Some(example) = example(what).filter(|_| !path.exists()) {
+        if !overlay.is_empty() {
+            return Err(MachineError::OverlayWithoutSysfs { what: what.to_owned() });
+        }
+        return Ok(example);
+    }
+    let bytes = read_bytes(what, path)?;
     if is_gzip(&bytes) {
         let files = archive::unpack(&bytes).map_err(described)?;
         let topology = read_tree(&Tree::of_memory(files, overlay)).map_err(sysfs)?;
@@ -123,6 +127,15 @@ pub fn load_with(what: &str, overlay: &Overlay) -> Result<Machine, MachineError>
         described::from_json(&text).map_err(described)?
     };
     Ok(machine(topology, reserved))
+}
+
+/// The machine of this name that ships with the program: an [example](crate::examples), or one that is drawn
+/// from a number ([`random_name`](crate::random_name)).
+#[must_use]
+pub fn example(name: &str) -> Option<Machine> {
+    let shaped = || Some((shape::expand(examples::find(name)?).ok()?, CpuSet::new()));
+    let (topology, reserved) = shaped().or_else(|| drawn::find(name))?;
+    Some(Machine { name: name.to_owned(), topology, reserved })
 }
 
 /// The machine below a sysfs root, such as this host below `/sys`.

@@ -1,4 +1,9 @@
-//! The built-in strategies as components, to be loaded as any other component file is.
+//! The built-in strategies as components, to be loaded as any other component file is; and components around
+//! other modules that were made as theirs were.
+
+mod around;
+
+pub use around::{NotAStrategy, component_around};
 
 use flate2::read::DeflateDecoder;
 use std::io::Read as _;

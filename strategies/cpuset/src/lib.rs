@@ -6,9 +6,11 @@
 //! `Documentation/admin-guide/cputopology.rst`), with the strided ranges of `bitmap_parselist`
 //! (`0-46:1/2`) understood and, on request, written.
 
+mod draw;
 mod parse;
 mod set;
 
+pub use draw::Draw;
 pub use parse::{CpuListError, StridedList};
 pub use set::{CpuSet, Iter};
 

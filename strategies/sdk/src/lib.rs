@@ -15,6 +15,7 @@ mod convert;
 pub mod guest;
 pub mod log;
 mod machine;
+mod queries;
 pub mod testkit;
 mod types;
 pub mod wishes;

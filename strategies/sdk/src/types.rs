@@ -85,6 +85,12 @@ impl Offer {
     pub fn of(capacity: u32) -> Self {
         Self { capacity, step: 1, attributes: Vec::new() }
     }
+
+    /// An offer of as many CPUs as these.
+    #[must_use]
+    pub fn of_all(cpus: &CpuSet) -> Self {
+        Self::of(u32::try_from(cpus.len()).unwrap_or(u32::MAX))
+    }
 }
 
 /// The value of a device attribute.

@@ -1,3 +1,5 @@
-//! Crashes before anything is known of it.
+//! Crashes when it is asked what it is.
 
-dracpu_test_guests::guest!("trap-in-describe", |_, _, _| (), || panic!("nothing to say"));
+use dracpu_test_guests::Vices;
+
+dracpu_test_guests::guest!("trap-in-describe", vices: Vices { describe: |_| panic!("who am I"), ..Vices::NONE });

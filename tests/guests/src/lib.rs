@@ -143,34 +143,55 @@ fn size(cpus: &CpuSet) -> u32 {
     cpus.iter().map(|word| word.count_ones()).sum()
 }
 
-/// Makes a component that answers honestly, and passes the honest answer to an unlucky question through
-/// `$misbehave`, an `fn(&mut Decision, &[Request], &State)`.
+/// What a guest does to break the rules; whatever is left out is honest.
+#[derive(Debug, Clone, Copy)]
+pub struct Vices {
+    /// What it changes in its description.
+    pub describe: fn(&mut Description),
+    /// What it changes in its offers.
+    pub offer: fn(&mut Vec<Offer>),
+    /// When it changes its decisions.
+    pub due: fn(&[Request]) -> bool,
+    /// What it changes in them.
+    pub decide: fn(&mut Decision, &[Request], &State),
+}
+
+impl Vices {
+    /// An honest guest.
+    pub const NONE: Self = Self { describe: |_| (), offer: |_| (), due: unlucky, decide: |_, _, _| () };
+    /// Always due.
+    pub const ALWAYS: Self = Self { due: |_| true, ..Self::NONE };
+}
+
+/// Makes a component that answers honestly but for its vices: `Vices`, or what it does to its decision when it is
+/// asked an unlucky question.
 #[macro_export]
 macro_rules! guest {
-    ($name:literal, $misbehave:expr) => {
-        $crate::guest!($name, $misbehave, || ());
-    };
-    ($name:literal, $misbehave:expr, $in_describe:expr) => {
+    ($name:literal, vices: $vices:expr) => {
         use $crate::types::{Decision, Denial, Description, Offer, Request, State, Topology};
+
+        const VICES: $crate::Vices = $vices;
 
         /// The component; natively nobody uses it.
         pub struct Component;
 
         impl $crate::Guest for Component {
             fn describe() -> Description {
-                $in_describe();
-                $crate::describe($name)
+                let mut description = $crate::describe($name);
+                (VICES.describe)(&mut description);
+                description
             }
 
             fn open(machine: Topology, _: String) -> Result<Vec<Offer>, Denial> {
-                Ok($crate::open(machine))
+                let mut offers = $crate::open(machine);
+                (VICES.offer)(&mut offers);
+                Ok(offers)
             }
 
             fn allocate(requests: Vec<Request>, now: State) -> Result<Decision, Denial> {
                 let mut decision = $crate::allocate(&requests, &now)?;
-                if $crate::unlucky(&requests) {
-                    let misbehave: fn(&mut Decision, &[Request], &State) = $misbehave;
-                    misbehave(&mut decision, &requests, &now);
+                if (VICES.due)(&requests) {
+                    (VICES.decide)(&mut decision, &requests, &now);
                 }
                 Ok(decision)
             }
@@ -183,5 +204,8 @@ macro_rules! guest {
             use super::Component;
             $crate::reexport::export!(Component with_types_in $crate::reexport);
         }
+    };
+    ($name:literal, $decide:expr) => {
+        $crate::guest!($name, vices: $crate::Vices { decide: $decide, ..$crate::Vices::NONE });
     };
 }

@@ -1,27 +1,7 @@
-//! Strategies for stories about strategies: the example, and those that break one rule each (`tests/guests`).
-
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::LazyLock;
+//! Strategies for stories about strategies.
 
 /// `examples/highest-first`, a strategy that gives the highest free cores.
 pub const HIGHEST_FIRST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/highest-first.wasm"));
-
-/// The guests of `tests/guests` by name, as components. Built when first asked for.
-///
-/// # Panics
-/// When they cannot be built.
-pub static GUESTS: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let guests = dracpu_guest_build::Guests {
-        workspace,
-        target_directory: &dracpu_guest_build::guests_directory(&std::env::current_exe().unwrap()).unwrap(),
-        packages: &["dracpu-test-guests"],
-        examples: true,
-    };
-    let built = guests.build().unwrap_or_else(|error| panic!("{error}"));
-    built.components.into_iter().map(|(name, component)| (name.replace('_', "-"), component)).collect()
-});
 
 /// The same component with a custom section of so many bytes behind it: another file, another digest, the same
 /// strategy.

@@ -1,14 +1,11 @@
 //! Questions to a strategy, one a line, each answered in a line before the next is read. The component is
 //! asked as the daemon asks it; nothing is held between questions.
 
-mod machines;
-mod question;
-
-use self::machines::Machines;
-use self::question::Question;
+use super::machines::Machines;
+use super::question::{self, Question};
 use super::{Failure, catalogue, extended};
 use crate::config::{DeviceMode, GroupBy};
-use crate::device::{self, Group};
+use crate::device;
 use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
 use crate::words::{quoted, sentence};
 use anyhow::Context as _;
@@ -23,7 +20,9 @@ use std::process::ExitCode;
 ///
 /// A question: {"id":"1","available":"0-7","requests":[{"name":"r","count":2,"group":"0-7"}]}. `available`
 /// are the free CPUs; `group` is a CPU list or a device name, left out it is every CPU; `options` are the
-/// claim's. The answer has `grants`, or `denied`, or `fault`; `error` when the question itself is wrong, and
+/// claim's; `topology` names the machine where there are several. `groupBy` opens the strategy with every device
+/// of a grouping, `nodeOptions` stand in for --options, and the questions of `before` are asked first, of the
+/// same fresh instance: so are the lines that `strategy check` writes. The answer has `grants`, or `denied`, or `fault`; `error` when the question itself is wrong, and
 /// then the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
@@ -34,7 +33,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME|FILE")]
     strategy: String,
     /// Machine of the questions: a sysfs directory or .tar.gz of one, a file written by `topology -o json` or
-    /// `gatherinfo`, or an example of `topology --list` [default: this host]
+    /// `gatherinfo`, an example of `topology --list`, or random-N, drawn from the number N [default: that of the last
+    /// two that the question's `topology` names, else this host]
     #[arg(long, value_name = "WHAT", conflicts_with = "machines")]
     machine: Option<String>,
     /// Machines that questions choose from by `topology`: a directory of them, or JSON Lines with one a line
@@ -80,8 +80,8 @@ fn check(loaded: &Loaded, options: &Map<String, Value>, machines: &Machines) -> 
     first.map_or(Ok(()), Err)
 }
 
-/// Strategies opened so far, by machine and groups: opening costs more than asking.
-type OpenedByGroups = HashMap<(String, Vec<(String, CpuSet)>), Opened>;
+/// Strategies opened so far, by machine, groups and the node's options: opening costs more than asking.
+type OpenedByKey = HashMap<(String, Vec<(String, CpuSet)>, String), Opened>;
 
 /// So many are kept open; each has an instance with memory of its own.
 const MOST_OPENED: usize = 64;
@@ -90,7 +90,7 @@ struct Desk {
     loaded: Loaded,
     options: Map<String, Value>,
     machines: Machines,
-    opened: OpenedByGroups,
+    opened: OpenedByKey,
 }
 
 impl Desk {
@@ -141,9 +141,11 @@ impl Desk {
     fn decide(&mut self, question: &Question) -> anyhow::Result<Value> {
         let machine = self.machines.of(question.topology.as_deref())?;
         let asked = question.asked(machine)?;
+        let options = question.node_options.as_ref().unwrap_or(&self.options);
         let key = (
             machine.name.clone(),
             asked.groups.iter().map(|group| (group.device.clone(), group.cpus.clone())).collect(),
+            Value::Object(options.clone()).to_string(),
         );
         let mut opened = match self.opened.remove(&key) {
             Some(opened) => opened,
@@ -151,13 +153,23 @@ impl Desk {
                 if self.opened.len() >= MOST_OPENED {
                     self.opened.clear();
                 }
-                match self.loaded.open(&machine.topology, &machine.reserved, &asked.groups, &self.options) {
+                match self.loaded.open(&machine.topology, &machine.reserved, &asked.groups, options) {
                     Ok(opened) => opened,
                     Err(error) => return Ok(not_decided(question, &error)),
                 }
             }
         };
-        let answer = match opened.decide(&asked.requests, &asked.state) {
+        let answer = match question.before {
+            None => opened.decide(&asked.requests, &asked.state),
+            Some(_) => {
+                opened.start_afresh();
+                for (requests, state) in &asked.before {
+                    let _not_asked_for = opened.decide_once(requests, state);
+                }
+                opened.decide_once(&asked.requests, &asked.state)
+            }
+        };
+        let answer = match answer {
             Ok(decision) => decided(question, &decision, opened.last_fuel()),
             Err(error) => not_decided(question, &error),
         };
@@ -183,13 +195,6 @@ fn next_line(input: &mut impl BufRead, limit: u64) -> std::io::Result<Option<Lin
     }
     input.skip_until(b'\n')?;
     Ok(Some(Line::TooLong))
-}
-
-/// The groups, requests and state of a question, for one machine.
-struct Asked {
-    groups: Vec<Group>,
-    requests: Vec<crate::strategy::Request>,
-    state: crate::strategy::State,
 }
 
 fn decided(question: &Question, decision: &Decision, fuel: u64) -> Value {

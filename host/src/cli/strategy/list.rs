@@ -1,4 +1,4 @@
-use super::{Failure, Output, catalogue_of, extended};
+use super::{Failure, Output, aligned, catalogue_of, extended};
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{Catalogue, LoadError, Loaded, Source};
 use serde_json::{Value, json};
@@ -78,22 +78,6 @@ fn text(rows: &[Row<'_>]) -> String {
         lines.push([mark, row.name, version, digest, &row.source.to_string()].map(str::to_owned));
     }
     format!("{}{faults}", aligned(&lines))
-}
-
-/// Columns as wide as their widest cell, two blanks apart.
-fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for line in lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |cells: &[String; N]| {
-        let cells: String =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
-        format!("{}\n", cells.trim_end())
-    };
-    lines.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -8,30 +8,11 @@
 
 mod spec;
 
+use dracpu_cpuset::CpuSet;
+pub use dracpu_cpuset::Draw;
 pub use spec::{CpuRow, MachineSpec};
 
-use crate::{CpuSet, Decision, Denial, Machine, Offer, Request, State, Strategy, convert};
-
-/// A small source of numbers that look random and are the same every time (xorshift64*).
-#[derive(Debug, Clone)]
-pub struct Draw(pub u64);
-
-impl Draw {
-    /// A number below the limit; 0 when the limit is 0.
-    pub fn below(&mut self, limit: u32) -> u32 {
-        self.0 = self.0.max(0x9e37_79b9_7f4a_7c15 & !self.0);
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        u32::try_from(high % u64::from(limit.max(1))).unwrap_or_default()
-    }
-
-    /// Some of the CPUs of a set, each with a chance of one in `of`.
-    pub fn some(&mut self, cpus: &CpuSet, of: u32) -> CpuSet {
-        cpus.iter().filter(|_| self.below(of) == 0).collect()
-    }
-}
+use crate::{Decision, Denial, Machine, Offer, Request, State, Strategy, convert};
 
 /// Opens a strategy with options as JSON text, as the host does.
 ///
@@ -228,7 +209,7 @@ fn check_offers(machine: &Machine, offers: &[Offer]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Grant, NoOptions};
+    use crate::{CpuSet, Grant, NoOptions};
 
     fn decision(cpus: &[&[u32]]) -> Decision {
         let grants = cpus.iter().map(|cpus| Grant::from(cpus.iter().copied().collect::<CpuSet>())).collect();

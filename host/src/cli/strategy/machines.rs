@@ -15,16 +15,20 @@ pub(super) enum Machines {
     Many(BTreeMap<String, Machine>),
     /// Entries of a directory, read when they are first asked for.
     Directory(PathBuf, BTreeMap<String, Machine>),
+    /// This host; by name those that ship with the program, made when they are first asked for.
+    HostOrExample(Box<Machine>, BTreeMap<String, Machine>),
 }
 
 impl Machines {
     pub(super) fn open(one: Option<&str>, many: Option<&str>) -> anyhow::Result<Self> {
         let Some(many) = many else {
-            let machine = match one {
-                Some(what) => machine::load(what)?,
-                None => machine::host(Path::new("/sys"), &Overlay::default())?,
-            };
-            return Ok(Self::One(Box::new(machine)));
+            return Ok(match one {
+                Some(what) => Self::One(Box::new(machine::load(what)?)),
+                None => {
+                    let host = machine::host(Path::new("/sys"), &Overlay::default())?;
+                    Self::HostOrExample(Box::new(host), BTreeMap::new())
+                }
+            });
         };
         let path = Path::new(many);
         if path.is_dir() {
@@ -39,15 +43,31 @@ impl Machines {
     /// Some of the machines: those that there are, or that the first entries of the directory are.
     pub(super) fn some(&self, most: usize) -> Vec<Cow<'_, Machine>> {
         match self {
-            Self::One(machine) => vec![Cow::Borrowed(&**machine)],
+            Self::One(machine) | Self::HostOrExample(machine, _) => vec![Cow::Borrowed(&**machine)],
             Self::Many(machines) => machines.values().take(most).map(Cow::Borrowed).collect(),
             Self::Directory(directory, _) => {
-                let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-                let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-                paths.sort();
                 // What is none is said when it is asked for.
-                let machines = paths.iter().filter_map(|path| machine::load(path.to_str()?).ok());
+                let machines =
+                    paths(directory).into_iter().filter_map(|path| machine::load(path.to_str()?).ok());
                 machines.take(most).map(Cow::Owned).collect()
+            }
+        }
+    }
+
+    /// Every machine, by the name that a question chooses it by.
+    ///
+    /// # Errors
+    /// When an entry of the directory is none.
+    pub(super) fn all(self) -> anyhow::Result<Vec<Machine>> {
+        match self {
+            Self::One(machine) | Self::HostOrExample(machine, _) => Ok(vec![*machine]),
+            Self::Many(machines) => Ok(machines.into_values().collect()),
+            Self::Directory(directory, _) => {
+                let load = |path: &PathBuf| {
+                    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+                    Ok(Machine { name, ..machine::load(&path.display().to_string())? })
+                };
+                paths(&directory).iter().map(load).collect()
             }
         }
     }
@@ -64,6 +84,22 @@ impl Machines {
                     machine.name
                 ),
                 _ => Ok(machine),
+            },
+            Self::HostOrExample(host, read) => match name {
+                Some(name) if name != host.name => {
+                    if !read.contains_key(name) {
+                        let machine = machine::example(name).with_context(|| {
+                            format!(
+                                "topology `{}` is no example of `dracpu topology --list`; give other machines with \
+                                 --machine or --machines",
+                                quoted(name)
+                            )
+                        })?;
+                        read.insert(name.to_owned(), machine);
+                    }
+                    read.get(name).with_context(|| format!("topology `{name}` was not made"))
+                }
+                _ => Ok(host),
             },
             Self::Many(machines) => {
                 let name = named()?;
@@ -82,6 +118,14 @@ impl Machines {
             }
         }
     }
+}
+
+/// The entries of a directory, by name.
+fn paths(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 /// The entry of this name, with or without what follows its first dot.
