@@ -327,7 +327,7 @@ async fn a_large_component_is_compiled_by_a_child_and_kept() -> Result<()> {
     let first = only.clone();
     // From the cache there is nothing to wait for; what was damaged is compiled again.
     node.crash_and_restart().await?;
-    assert_eq!(cached()?, [first.clone()]);
+    assert_eq!(cached()?, std::slice::from_ref(&first));
     std::fs::write(node.path("cache").join(&first), b"garbage")?;
     node.crash_and_restart().await?;
     assert_eq!(given(&node, "b", &[]).await?.1, cpus("6,14"));

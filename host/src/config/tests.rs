@@ -301,13 +301,28 @@ fn machine_group_is_external_unless_another_strategy_is_named() {
 }
 
 #[test]
+fn strategies_that_claims_may_name_are_each_there_once() {
+    let text = "
+allocator: llc-first
+allowedStrategies: [cpumanager, llc-first, packed, external]
+strategies:
+- {name: llc-first, options: {align: required}}
+";
+    let selection = configure(text, &[]).unwrap().0.selection;
+    assert_eq!(selection.names().collect::<Vec<_>>(), ["llc-first", "packed", "external"]);
+    assert_eq!((selection.strategies[0].path.as_ref(), selection.strategies[0].options.len()), (None, 1));
+    let message = refusal("strategies: [{name: mine}]", &[]);
+    assert!(message.contains("`strategies[0].path`: is missing"), "{message}");
+}
+
+#[test]
 fn all_mistakes_come_in_one_message() {
     let text = "
 allocatr: packed
 groupby: socket
 reservedCPUs: 0-x
 bindAddress: :80
-allowedStrategies: [a]
+allowedStrategies: [A_b]
 strategies:
 - {nme: a, path: p, limits: {fule: 1, memoryBytes: -1}}
 ";
@@ -317,7 +332,7 @@ strategies:
         "unknown key `groupby`; did you mean `groupBy`?",
         "reservedCPUs: `0-x` is not a CPU list",
         "`bindAddress` is not a key of the file; use the flag --bind-address",
-        "`allowedStrategies` is not supported by this version",
+        "`allowedStrategies`: `A_b` is not the name of a strategy",
         "unknown key `strategies[0].nme`; did you mean `name`?",
         "`strategies[0].name`: is missing",
         "unknown key `strategies[0].limits.fule`; did you mean `fuel`?",

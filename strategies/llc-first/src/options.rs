@@ -1,7 +1,7 @@
 use dracpu_strategy_sdk::{Wishes, wish_properties};
 use serde::Deserialize;
 
-/// The options as a node, class or claim sets them. [`SCHEMA`] describes them for users.
+/// The options as a node, class or claim sets them. The schema describes them for users.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {

@@ -3,7 +3,7 @@ use dracpu_strategy_sdk::{Denial, Isolate, Threads, Wishes, deny, wish_propertie
 use serde::Deserialize;
 
 /// The options as a node, class or claim sets them: those of the kubelet's CPU manager policy by its names and
-/// meaning, and the wishes that strategies share. [`SCHEMA`] describes them for users.
+/// meaning, and the wishes that strategies share. The schema describes them for users.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Options {

@@ -87,7 +87,7 @@ impl Cache {
     /// The compiled form of the component with this digest. What is there but cannot be used is removed.
     pub(super) fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let key = key(engine, digest);
-        let name = self.names().find(|name| name.starts_with(&key))?;
+        let name = self.names().find(|name| name.starts_with(&key) && name.ends_with(SUFFIX))?;
         let path = self.0.join(&name);
         let loaded = open(&path).and_then(|mut file| {
             if content_name(&key, &mut file)? != name {
@@ -132,7 +132,7 @@ impl Cache {
             Some((found.modified().ok()?, found.len(), path))
         });
         let mut found: Vec<_> = found.collect();
-        found.sort_by(|a, b| b.0.cmp(&a.0));
+        found.sort_by_key(|(used, ..)| std::cmp::Reverse(*used));
         let mut kept = 0;
         for (at, (_, size, path)) in found.iter().enumerate() {
             kept += size;
