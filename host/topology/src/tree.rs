@@ -4,7 +4,7 @@ use crate::printable::printable;
 use crate::regular::read_regular;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,8 @@ pub(crate) struct Tree<'a> {
     overlay: &'a Overlay,
     /// What has been looked at, where that is to be known: files with their content, and directories.
     seen: Option<RefCell<BTreeMap<String, Option<String>>>>,
+    /// CPU lists by their text: every CPU of a cache has the same list, which may be long.
+    lists: RefCell<HashMap<String, CpuSet>>,
 }
 
 /// Where the files are.
@@ -36,7 +38,7 @@ enum Base {
 impl<'a> Tree<'a> {
     /// The tree below a directory, which stands for `/sys`.
     pub(crate) fn of_directory(root: &Path, overlay: &'a Overlay) -> Self {
-        Self { base: Base::Dir(root.to_owned()), overlay, seen: None }
+        Self { base: Base::Dir(root.to_owned()), overlay, seen: None, lists: RefCell::default() }
     }
 
     /// The tree below a directory, which remembers what is read of it.
@@ -59,7 +61,7 @@ impl<'a> Tree<'a> {
 
     /// The tree in files held in memory.
     pub(crate) fn of_memory(files: MemoryFiles, overlay: &'a Overlay) -> Self {
-        Self { base: Base::Memory(files), overlay, seen: None }
+        Self { base: Base::Memory(files), overlay, seen: None, lists: RefCell::default() }
     }
 
     /// What a person would look up: the path as it is called in messages.
@@ -154,8 +156,14 @@ impl<'a> Tree<'a> {
     /// A file with a CPU list; none where there is no such file.
     pub(crate) fn cpu_list(&self, path: &str) -> Result<Option<CpuSet>, ReadError> {
         let Some(text) = self.text(path)? else { return Ok(None) };
-        match text.parse() {
-            Ok(cpus) => Ok(Some(cpus)),
+        if let Some(cpus) = self.lists.borrow().get(&text) {
+            return Ok(Some(cpus.clone()));
+        }
+        match text.parse::<CpuSet>() {
+            Ok(cpus) => {
+                self.lists.borrow_mut().insert(text, cpus.clone());
+                Ok(Some(cpus))
+            }
             Err(error) => Err(self.malformed(path, &text, &error.to_string())),
         }
     }

@@ -6,6 +6,7 @@ The node has two CPUs or more. What a story says of "the other CPUs" is true on 
 """
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -507,12 +508,32 @@ def highest_is_chosen():
     end("high")
 
 
-@story_with_values
-def a_strategy_comes_from_a_config_map():
-    data = {"highest-first.wasm": base64.b64encode(highest_first()).decode()}
+def config_map_with(component):
+    data = {"highest-first.wasm": base64.b64encode(component).decode()}
     apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strategies"}, "binaryData": data}, namespace=driver.NAMESPACE)
+
+
+@story_with_values
+def a_strategy_comes_from_a_config_map_and_is_followed_there():
+    def look():
+        highest_is_chosen()
+        name = driver.pod()
+        restarts = get("pod", name, namespace=driver.NAMESPACE)["status"]["containerStatuses"][0]["restartCount"]
+        # An empty section more: the same strategy under another digest.
+        changed = highest_first() + b"\x00\x08\x07padding"
+        config_map_with(changed)
+        # The kubelet looks after the pod's volumes when the pod changes, else once a minute.
+        patch("pod", name, {"metadata": {"annotations": {"e2e": "look"}}}, namespace=driver.NAMESPACE)
+        digest = hashlib.sha256(changed).hexdigest()
+        wait("the changed strategy", lambda: f'digest="sha256:{digest}"' in driver.http("/metrics"), 90)
+        check(driver.http("/readyz") == "ready\n", driver.http("/readyz"))
+        highest_is_chosen()
+        now = get("pod", name, namespace=driver.NAMESPACE)["status"]["containerStatuses"][0]["restartCount"]
+        check(driver.pod() == name and now == restarts, "the driver was not restarted")
+
+    config_map_with(highest_first())
     source = {"name": "highest-first", "configMap": {"name": "strategies", "key": "highest-first.wasm"}}
-    with_values({"driverConfig": {"allocator": "highest-first"}, "strategies": [source]}, highest_is_chosen)
+    with_values({"driverConfig": {"allocator": "highest-first"}, "strategies": [source]}, look)
     delete("configmap", "strategies", namespace=driver.NAMESPACE)
 
 
