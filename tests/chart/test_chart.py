@@ -181,6 +181,10 @@ REFUSED = {
     "key of another case": ("driverConfig: {groupby: socket}", "driverConfig.groupby: not a key .* did you mean groupBy\\?"),
     "unknown key": ("driverConfig: {turbo: 1}", "driverConfig.turbo: not a key .* known are apiVersion, .* claimStatus"),
     "a flag in the file": ("driverConfig: {kubeletRootDir: /x}", "set the chart's value kubeletRootDir"),
+    "unknown allowed strategy": (
+        "driverConfig: {allowedStrategies: [packed, mine]}",
+        'allowedStrategies: "mine" is neither built in .* nor the name',
+    ),
     "unknown strategy": ("driverConfig: {allocator: mine}", 'allocator: "mine" is neither built in .* nor the name'),
     "cpumanager for a machine": (
         "{driverConfig: {allocator: cpumanager}, args: {groupBy: machine}}",

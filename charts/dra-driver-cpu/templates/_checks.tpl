@@ -10,7 +10,7 @@
 {{- end -}}
 
 {{- /* Keys of the file. */ -}}
-{{- $keys := list "apiVersion" "cpuDeviceMode" "groupBy" "allocator" "strategies" "strategyOptions" "reservedCPUs" "reservedCPUCount" "minSharedCPUs" "cfsQuota" "hostnameOverride" "kubeconfig" "sysfsOverlay" "publishNodeAllocatableResourceMapping" "claimStatus" -}}
+{{- $keys := list "apiVersion" "cpuDeviceMode" "groupBy" "allocator" "strategies" "strategyOptions" "allowedStrategies" "reservedCPUs" "reservedCPUCount" "minSharedCPUs" "cfsQuota" "hostnameOverride" "kubeconfig" "sysfsOverlay" "publishNodeAllocatableResourceMapping" "claimStatus" -}}
 {{- $elsewhere := dict "bindAddress" "healthzPort" "exposePCIeRoots" "args.exposePCIeRoots" "kubeletRootDir" "kubeletRootDir" "nriSocket" "hostPaths.nri" "cdiDir" "hostPaths.cdi" -}}
 {{- range $key := keys $driverConfig | sortAlpha -}}
 {{- if hasKey $elsewhere $key -}}
@@ -66,18 +66,24 @@
 {{- $where := ternary "args.cpuDeviceMode" "driverConfig.cpuDeviceMode" (not (empty .Values.args.cpuDeviceMode)) -}}
 {{- if get $config "strategies" -}}
 {{- $problems = append $problems (printf "%s: individual publishes every CPU and lets the scheduler choose, so no strategy is ever asked; remove strategies, or use grouped" $where) -}}
-{{- else if get $config "strategyOptions" -}}
-{{- $problems = append $problems (printf "%s: individual publishes every CPU and lets the scheduler choose, so no strategy is ever asked; remove driverConfig.strategyOptions, or use grouped" $where) -}}
+{{- end -}}
+{{- range list "strategyOptions" "allowedStrategies" -}}
+{{- if get $config . -}}
+{{- $problems = append $problems (printf "%s: individual publishes every CPU and lets the scheduler choose, so no strategy is ever asked; remove driverConfig.%s, or use grouped" $where .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq (get $config "groupBy" | default "") "machine") (ne (get $config "cpuDeviceMode" | default "") "individual") (eq (get $driverConfig "allocator" | default "") "cpumanager") -}}
 {{- $problems = append $problems "driverConfig.allocator: cpumanager does not serve groupBy machine; name another strategy, or group by numanode or socket" -}}
 {{- end -}}
-{{- with get $driverConfig "allocator" -}}
 {{- $known := list "packed" "cpumanager" "external" "llc-first" -}}
 {{- range get $config "strategies" | default list }}{{ $known = append $known (get . "name" | default "") }}{{ end -}}
+{{- $named := dict "allocator" (get $driverConfig "allocator" | default "" | list | compact) "allowedStrategies" (get $driverConfig "allowedStrategies" | default list) -}}
+{{- range $key, $names := $named -}}
+{{- range $names -}}
 {{- if not (has . $known) -}}
-{{- $problems = append $problems (printf "driverConfig.allocator: %s is neither built in (packed, cpumanager, external, llc-first) nor the name of an entry of strategies" (quote .)) -}}
+{{- $problems = append $problems (printf "driverConfig.%s: %s is neither built in (packed, cpumanager, external, llc-first) nor the name of an entry of strategies" $key (quote .)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
