@@ -5,7 +5,7 @@
 //! to the next, and at SIGHUP at once.
 
 use crate::config::{Config, ConfigFlags, DeviceMode, Selection};
-use crate::driver::{Driver, LoadedOnce, Unusable};
+use crate::driver::{Driver, LoadedOnce, Strategies, Unusable};
 use crate::strategy::Catalogue;
 use serde_json::Value;
 use std::fs::Metadata;
@@ -64,25 +64,23 @@ pub(crate) async fn watch(
         }
         due = false;
         let work = Arc::clone(&reload);
+        let before = last.again();
         let done = tokio::task::spawn_blocking(move || work.reload()).await;
-        let (outcome, looked) = done.unwrap_or_else(|error| {
-            (reload.failed(format!("the driver failed: {error}; report it")), last.clone())
-        });
-        (watched, last) = (looked.clone(), looked);
+        let (outcome, looked) = done
+            .unwrap_or_else(|error| (reload.failed(format!("the driver failed: {error}; report it")), None));
+        watched = looked.unwrap_or(before);
+        last = watched.clone();
         told(&outcome);
     }
 }
 
 impl Reload {
-    /// Reads all again. Also what was there before it was read.
-    fn reload(&self) -> (Outcome, Watched) {
+    /// Reads all again. Also what was there before it was read, once it is known what that is.
+    fn reload(&self) -> (Outcome, Option<Watched>) {
         let mut watched = Watched::new(&self.flags);
         let config = match self.flags.load() {
             Ok(config) => config,
-            Err(error) => {
-                watched.add(&self.started.selection);
-                return (self.failed(format!("{:#}", anyhow::Error::new(error))), watched);
-            }
+            Err(error) => return (self.failed(format!("{:#}", anyhow::Error::new(error))), None),
         };
         watched.add(&config.selection);
         let restart = changed_keys(&self.started, &config);
@@ -90,7 +88,7 @@ impl Reload {
             DeviceMode::Individual => Vec::new(),
             DeviceMode::Grouped(_) => self.select(config.selection).err().unwrap_or_default(),
         };
-        (Outcome { faults, restart }, watched)
+        (Outcome { faults, restart }, Some(watched))
     }
 
     /// Nothing could be read again.
@@ -101,8 +99,8 @@ impl Reload {
 
     fn select(&self, selection: Selection) -> Result<(), Vec<Unusable>> {
         let catalogue = self.catalogue.with_configured(&selection.strategies);
-        let loaded = LoadedOnce::all(catalogue, selection.names());
-        self.driver.select(selection, Arc::new(loaded))
+        let loaded: Arc<dyn Strategies> = Arc::new(LoadedOnce::all(catalogue, selection.names()));
+        self.driver.select(selection, &loaded)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Failure, machine, print};
 use crate::config::flags::ConfigFlags;
-use crate::driver::{self, LoadedOnce};
+use crate::driver::{self, LoadedOnce, Strategies};
 use crate::logging;
 use crate::slices::{Pool, generate_name};
 use crate::strategy::Catalogue;
@@ -10,6 +10,7 @@ use dracpu_topology::machine::Machine;
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Print the ResourceSlices that the node would publish
 ///
@@ -48,7 +49,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     config.settle_reserved(&topology, &reserved);
     let catalogue =
         Catalogue::new(&config.selection.strategies).map_err(|error| Failure::Failed(error.into()))?;
-    let published = driver::published(&LoadedOnce::new(catalogue), &config, &topology);
+    let strategies: Arc<dyn Strategies> = Arc::new(LoadedOnce::new(catalogue));
+    let published = driver::published(&strategies, &config, &topology);
     let published = published.map_err(|why| Failure::Usage(anyhow::Error::msg(why)))?;
     logging::warn_all(topology.warnings.iter().chain(&published.warnings));
     let pool = Pool::from(&config);

@@ -3,7 +3,7 @@
 use super::decide::{Decide, Strategies, StrategyInfo};
 use super::error::PrepareError;
 use super::floor::floor_of;
-use super::view::{self, View};
+use super::view::{self, Names, View};
 use crate::config::{Config, DeviceMode, Selection};
 use crate::device::{Group, Published};
 use crate::logging;
@@ -12,15 +12,20 @@ use dracpu_topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Strategies by name, or why they cannot be used.
-type Opened = BTreeMap<String, Result<Box<dyn Decide>, String>>;
+/// A strategy of the selection.
+struct Strategy {
+    source: Arc<dyn Strategies>,
+    /// Or why it cannot be used.
+    opened: Result<Box<dyn Decide>, String>,
+}
+
+/// By name; none in individual mode, where the scheduler chooses.
+type Opened = Option<BTreeMap<String, Strategy>>;
 
 pub(super) struct Allocation {
     topology: Topology,
-    strategies: Arc<dyn Strategies>,
     selection: Selection,
-    /// None in individual mode, where the scheduler chooses.
-    opened: Option<Opened>,
+    opened: Opened,
     pub(super) view: View,
     pub(super) fingerprint: String,
     /// Names, in the topology's order.
@@ -40,31 +45,25 @@ impl Allocation {
     /// Opens the strategies of a selection for a machine. One that cannot be used is no fault here. Blocking.
     pub(super) fn new(
         config: &Config,
-        strategies: Arc<dyn Strategies>,
+        strategies: &Arc<dyn Strategies>,
         selection: Selection,
         topology: Topology,
-        before: Option<&View>,
     ) -> Self {
-        let reserved = config.reserved_cpus.on(&topology);
-        let (groups, names) = view::groups(&topology, &reserved, config, before);
-        let opened = open(&*strategies, &selection, config.mode, &topology, &reserved, &groups);
-        let published = publish(config, &selection, opened.as_ref(), &topology, &reserved, &groups);
-        logging::warn_all(&published.warnings);
-        Self {
-            fingerprint: topology.fingerprint(),
-            pcie_roots: topology.pcie_roots.iter().map(|root| root.name.clone()).collect(),
-            view: View::new(groups, names, published.devices),
-            topology,
-            strategies,
-            selection,
-            opened,
-        }
+        let place = Place::new(config, topology, None);
+        let opened = place.open_all(config, &selection, strategies);
+        Self::of(config, place, selection, opened)
     }
 
     /// The same selection, opened for another machine. Blocking.
     pub(super) fn moved_to(&self, topology: Topology, config: &Config) -> Self {
-        let (strategies, selection) = (self.strategies.clone(), self.selection.clone());
-        Self::new(config, strategies, selection, topology, Some(&self.view))
+        let selection = self.selection.clone();
+        let place = Place::new(config, topology, Some(&self.view));
+        let again = |(name, known): (&String, &Strategy)| {
+            let source = known.source.clone();
+            (name.clone(), Strategy { opened: place.open(name, &selection, &*source), source })
+        };
+        let opened = self.opened.as_ref().map(|opened| opened.iter().map(again).collect());
+        Self::of(config, place, selection, opened)
     }
 
     /// Another selection on the same machine takes this one's place, unless its active strategy cannot be used while
@@ -75,24 +74,42 @@ impl Allocation {
     pub(super) fn select(
         &mut self,
         config: &Config,
-        strategies: Arc<dyn Strategies>,
+        strategies: &Arc<dyn Strategies>,
         selection: Selection,
     ) -> Result<(), Vec<Unusable>> {
-        let mut new = Self::new(config, strategies, selection, self.topology.clone(), Some(&self.view));
-        if let (Err(why), Ok(_)) = (new.active(), self.active()) {
-            return Err(vec![Unusable { strategy: new.selection.allocator, why }]);
+        let place = Place::new(config, self.topology.clone(), Some(&self.view));
+        let mut opened = place.open_all(config, &selection, strategies);
+        let new = |name: &String| opened.as_ref().and_then(|opened| opened.get(name)?.opened.as_ref().err());
+        if let (Some(why), Ok(_)) = (new(&selection.allocator), self.active()) {
+            return Err(vec![Unusable { strategy: selection.allocator.clone(), why: why.clone() }]);
         }
         let mut faults = Vec::new();
-        for (name, opened) in new.opened.iter_mut().flatten() {
-            let Err(why) = opened else { continue };
+        for (name, new) in opened.iter_mut().flatten() {
+            let Err(why) = &new.opened else { continue };
             faults.push(Unusable { strategy: name.clone(), why: why.clone() });
             let old = self.opened.as_mut().and_then(|old| old.remove(name));
-            if let Some(Ok(old)) = old {
-                *opened = Ok(old);
+            if let Some(old) = old.filter(|old| old.opened.is_ok()) {
+                *new = old;
             }
         }
-        *self = new;
+        *self = Self::of(config, place, selection, opened);
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn of(config: &Config, place: Place, selection: Selection, opened: Opened) -> Self {
+        let strategy =
+            |name: &str| opened.as_ref()?.get(name)?.opened.as_ref().ok().map(|strategy| &**strategy);
+        let published = place.publish(config, &selection, strategy);
+        logging::warn_all(&published.warnings);
+        let Place { topology, groups, names, .. } = place;
+        Self {
+            fingerprint: topology.fingerprint(),
+            pcie_roots: topology.pcie_roots.iter().map(|root| root.name.clone()).collect(),
+            view: View::new(groups, names, published.devices),
+            topology,
+            selection,
+            opened,
+        }
     }
 
     /// The strategies that claims may name; none in individual mode.
@@ -104,7 +121,7 @@ impl Allocation {
     pub(super) fn active(&self) -> Result<Option<StrategyInfo>, String> {
         let active = self.opened.as_ref().and_then(|opened| opened.get(&self.selection.allocator));
         active
-            .map(|strategy| strategy.as_ref().map(|strategy| strategy.info()).map_err(Clone::clone))
+            .map(|active| active.opened.as_ref().map(|strategy| strategy.info()).map_err(Clone::clone))
             .transpose()
     }
 
@@ -113,13 +130,70 @@ impl Allocation {
         &mut self,
         name: &str,
     ) -> Result<(&mut dyn Decide, &View, &[String]), PrepareError> {
-        let none = || format!("strategy {name} is not among those of this node");
-        let opened = self.opened.as_mut().and_then(|opened| opened.get_mut(name)).ok_or_else(none);
-        match opened {
-            Ok(Ok(strategy)) => Ok((&mut **strategy, &self.view, &self.pcie_roots)),
-            Ok(Err(why)) => Err(PrepareError::NoStrategy(why.clone())),
-            Err(why) => Err(PrepareError::NoStrategy(why)),
+        let strategy = self.opened.as_mut().and_then(|opened| opened.get_mut(name));
+        match strategy.map(|strategy| &mut strategy.opened) {
+            Some(Ok(strategy)) => Ok((&mut **strategy, &self.view, &self.pcie_roots)),
+            Some(Err(why)) => Err(PrepareError::NoStrategy(why.clone())),
+            None => Err(PrepareError::NoStrategy(format!("strategy {name} is not among those of this node"))),
         }
+    }
+}
+
+/// Where strategies are opened: a machine and its groups.
+struct Place {
+    topology: Topology,
+    reserved: CpuSet,
+    groups: Vec<Group>,
+    names: Names,
+}
+
+impl Place {
+    fn new(config: &Config, topology: Topology, before: Option<&View>) -> Self {
+        let reserved = config.reserved_cpus.on(&topology);
+        let (groups, names) = view::groups(&topology, &reserved, config, before);
+        Self { topology, reserved, groups, names }
+    }
+
+    /// Opens one strategy. `strategyOptions` are the active one's.
+    fn open(
+        &self,
+        name: &str,
+        selection: &Selection,
+        source: &dyn Strategies,
+    ) -> Result<Box<dyn Decide>, String> {
+        let none = serde_json::Map::new();
+        let options = if name == selection.allocator { &selection.strategy_options } else { &none };
+        source.open(name, &self.topology, &self.reserved, &self.groups, options)
+    }
+
+    fn open_all(&self, config: &Config, selection: &Selection, source: &Arc<dyn Strategies>) -> Opened {
+        let open = |name: &str| {
+            let opened = self.open(name, selection, &**source);
+            (name.to_owned(), Strategy { source: source.clone(), opened })
+        };
+        (config.mode != DeviceMode::Individual).then(|| selection.names().map(open).collect())
+    }
+
+    /// The devices: with what the active strategy offers, and the attributes that any of them wants. Without an active
+    /// one no group is published.
+    fn publish<'s>(
+        &self,
+        config: &Config,
+        selection: &Selection,
+        strategy: impl Fn(&str) -> Option<&'s dyn Decide>,
+    ) -> Published {
+        let publishes: BTreeSet<String> =
+            selection.names().filter_map(&strategy).flat_map(|strategy| strategy.info().publishes).collect();
+        let publishes: Vec<String> = publishes.into_iter().collect();
+        let offers = strategy(&selection.allocator).map(Decide::offers).unwrap_or_default();
+        crate::device::publish(
+            &self.topology,
+            &self.reserved,
+            config.into(),
+            &self.groups,
+            &publishes,
+            offers,
+        )
     }
 }
 
@@ -128,55 +202,17 @@ impl Allocation {
 /// # Errors
 /// Why the driver would not start, or the active strategy cannot be used.
 pub fn published(
-    strategies: &dyn Strategies,
+    strategies: &Arc<dyn Strategies>,
     config: &Config,
     topology: &Topology,
 ) -> Result<Published, String> {
     floor_of(topology, config).map_err(|error| error.to_string())?;
-    let reserved = config.reserved_cpus.on(topology);
-    let (groups, _) = view::groups(topology, &reserved, config, None);
-    let opened = open(strategies, &config.selection, config.mode, topology, &reserved, &groups);
-    let active = opened.as_ref().and_then(|opened| opened.get(&config.selection.allocator));
-    if let Some(Err(why)) = active {
+    let place = Place::new(config, topology.clone(), None);
+    let opened = place.open_all(config, &config.selection, strategies);
+    let strategy = |name: &str| opened.as_ref()?.get(name).map(|strategy| &strategy.opened);
+    if let Some(Err(why)) = strategy(&config.selection.allocator) {
         return Err(why.clone());
     }
-    Ok(publish(config, &config.selection, opened.as_ref(), topology, &reserved, &groups))
-}
-
-/// Opens every strategy of the selection. `strategyOptions` are the active one's.
-fn open(
-    strategies: &dyn Strategies,
-    selection: &Selection,
-    mode: DeviceMode,
-    topology: &Topology,
-    reserved: &CpuSet,
-    groups: &[Group],
-) -> Option<Opened> {
-    let none = serde_json::Map::new();
-    let open = |name: &str| {
-        let options = if name == selection.allocator { &selection.strategy_options } else { &none };
-        strategies.open(name, topology, reserved, groups, options)
-    };
-    match mode {
-        DeviceMode::Individual => None,
-        DeviceMode::Grouped(_) => Some(selection.names().map(|name| (name.to_owned(), open(name))).collect()),
-    }
-}
-
-/// The devices: with what the active strategy offers, and the attributes that any of them wants. Without an active
-/// one no group is published.
-fn publish(
-    config: &Config,
-    selection: &Selection,
-    opened: Option<&Opened>,
-    topology: &Topology,
-    reserved: &CpuSet,
-    groups: &[Group],
-) -> Published {
-    let usable = |name: &str| opened.and_then(|opened| opened.get(name)?.as_ref().ok());
-    let publishes: BTreeSet<String> =
-        selection.names().filter_map(usable).flat_map(|strategy| strategy.info().publishes).collect();
-    let publishes: Vec<String> = publishes.into_iter().collect();
-    let offers = usable(&selection.allocator).map(|strategy| strategy.offers()).unwrap_or_default();
-    crate::device::publish(topology, reserved, config.into(), groups, &publishes, offers)
+    Ok(place
+        .publish(config, &config.selection, |name| strategy(name)?.as_ref().ok().map(|strategy| &**strategy)))
 }

@@ -90,7 +90,7 @@ impl Driver {
         let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
-        let allocation = Allocation::new(&config, strategies, config.selection.clone(), topology, None);
+        let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
@@ -135,7 +135,11 @@ impl Driver {
     /// # Errors
     /// Which strategies cannot be used, and why. When the active one is among them, the old ones go on; else the old one
     /// of the same name does.
-    pub fn select(&self, selection: Selection, strategies: Arc<dyn Strategies>) -> Result<(), Vec<Unusable>> {
+    pub fn select(
+        &self,
+        selection: Selection,
+        strategies: &Arc<dyn Strategies>,
+    ) -> Result<(), Vec<Unusable>> {
         let mut current = self.allocation();
         let selected = current.select(&self.config, strategies, selection);
         let _may_be_none = self.announce(&current);

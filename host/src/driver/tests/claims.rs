@@ -1,10 +1,15 @@
-use super::support::{DEVICE, Home, cpus, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
-use crate::device::fixtures;
-use crate::driver::{AllocationResult, Claim, ClaimRef, Driver, ReleaseError};
+use crate::device::{Group, fixtures};
+use crate::driver::{
+    AllocationResult, Claim, ClaimRef, ConfigSource, Decide, Driver, OpaqueConfig, ReleaseError, Strategies,
+    Unusable,
+};
 use crate::strategy::Request;
-use dracpu_topology::PcieRoot;
+use dracpu_cpuset::CpuSet;
+use dracpu_topology::{PcieRoot, Topology};
+use serde_json::{Map, Value, json};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -210,6 +215,55 @@ async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
         prepare(&driver, home.allocate("C", &[("cpudev006", "")])).await.unwrap().devices[0].cpus,
         cpus("6")
     );
+}
+
+/// Strategies of which one cannot be opened.
+struct AllBut(&'static str, Lowest);
+
+impl Strategies for AllBut {
+    fn open(
+        &self,
+        name: &str,
+        topology: &Topology,
+        reserved: &CpuSet,
+        groups: &[Group],
+        options: &Map<String, Value>,
+    ) -> Result<Box<dyn Decide>, String> {
+        match name == self.0 {
+            true => Err(format!("strategy {name}: damaged")),
+            false => self.1.open(name, topology, reserved, groups, options),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_that_cannot_be_replaced_stays_also_over_hotplug() {
+    let mut home = Home::new();
+    home.config.selection.allowed_strategies = vec!["other".to_owned()];
+    let driver = home.start();
+    let selection = home.config.selection.clone();
+    let but = |name| Arc::new(AllBut(name, home.strategy.clone())) as Arc<dyn Strategies>;
+    let select = |strategies: Arc<dyn Strategies>| driver.select(selection.clone(), &strategies);
+    let faults = select(but("other")).unwrap_err();
+    assert_eq!(
+        faults,
+        [Unusable { strategy: "other".to_owned(), why: "strategy other: damaged".to_owned() }]
+    );
+    let of_other = |uid: &str| {
+        let claim = home.allocate(uid, &[(DEVICE, "1")]);
+        let parameters = json!({"apiVersion": "v1alpha1", "cpuConfig": {"strategy": "other"}});
+        let config = OpaqueConfig { source: ConfigSource::Claim, requests: Vec::new(), parameters };
+        home.api.claims.lock().unwrap().get_mut(uid).unwrap().config.push(config);
+        claim
+    };
+    prepare(&driver, of_other("A")).await.unwrap();
+    driver.machine_changed(home.topology.clone());
+    prepare(&driver, of_other("B")).await.unwrap();
+    // The active one: nothing is replaced.
+    assert_eq!(select(but("packed")).unwrap_err().len(), 1);
+    home.prepare(&driver, "C", "1").await.unwrap();
+    assert!(driver.strategy().unwrap().is_some());
+    select(Arc::new(home.strategy.clone())).unwrap();
 }
 
 #[tokio::test]
