@@ -1,4 +1,5 @@
 use super::{Failure, Output, aligned, catalogue_of, extended};
+use crate::config::Selection;
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{Catalogue, LoadError, Loaded, Source};
 use serde_json::{Value, json};
@@ -6,8 +7,8 @@ use std::process::ExitCode;
 
 /// List the strategies that are built in and configured
 ///
-/// Loads each as the daemon does. The active one (`allocator` of the configuration) is marked. Exits with 1
-/// when one cannot be loaded.
+/// Loads each as the daemon does. The active one (`allocator` of the configuration) is marked with `*`, those that claims
+/// may name (`allowedStrategies`) with `+`. Exits with 1 when one cannot be loaded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dracpu strategy list\n  \
@@ -23,15 +24,17 @@ pub(super) struct Args {
 /// One line of the answer.
 struct Row<'a> {
     name: &'a str,
-    source: Source,
+    /// None for what the configuration names though there is none of it.
+    source: Option<Source>,
     active: bool,
+    allowed: bool,
     loaded: Result<Loaded, LoadError>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let catalogue = catalogue_of(&config)?;
-    let rows = rows(&catalogue, &config.selection.allocator);
+    let rows = rows(&catalogue, &config.selection);
     let answer = match args.output {
         Output::Text => text(&rows),
         Output::Json => {
@@ -43,15 +46,22 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(if rows.iter().all(|row| row.loaded.is_ok()) { code } else { ExitCode::FAILURE })
 }
 
-fn rows<'a>(catalogue: &'a Catalogue, active: &str) -> Vec<Row<'a>> {
-    catalogue
-        .list()
-        .map(|(name, source)| Row { name, source, active: name == active, loaded: catalogue.load(name) })
-        .collect()
+fn rows<'a>(catalogue: &'a Catalogue, selection: &'a Selection) -> Vec<Row<'a>> {
+    let row = |name: &'a str, source: Option<Source>| Row {
+        name,
+        source,
+        active: name == selection.allocator,
+        allowed: selection.names().any(|allowed| allowed == name),
+        loaded: catalogue.load(name),
+    };
+    let missing = selection.names().filter(|name| catalogue.list().all(|(known, _)| known != *name));
+    let known = catalogue.list().map(|(name, source)| row(name, Some(source)));
+    known.chain(missing.map(|name| row(name, None))).collect()
 }
 
 fn json(row: &Row<'_>) -> Value {
-    let answer = json!({ "name": row.name, "source": row.source.to_string(), "active": row.active });
+    let source = row.source.as_ref().map(Source::to_string);
+    let answer = json!({ "name": row.name, "source": source, "active": row.active, "allowed": row.allowed });
     let more = match &row.loaded {
         Ok(loaded) => {
             let description = loaded.description();
@@ -66,7 +76,12 @@ fn text(rows: &[Row<'_>]) -> String {
     let mut lines = vec![["", "NAME", "VERSION", "DIGEST", "SOURCE"].map(str::to_owned)];
     let mut faults = String::new();
     for row in rows {
-        let mark = if row.active { "*" } else { "" };
+        let mark = match (row.active, row.allowed) {
+            (true, _) => "*",
+            (false, true) => "+",
+            (false, false) => "",
+        };
+        let source = row.source.as_ref().map_or_else(|| "missing".to_owned(), Source::to_string);
         let (version, digest) = match &row.loaded {
             Ok(loaded) => (loaded.description().version.as_str(), loaded.digest()),
             Err(error) => {
@@ -75,7 +90,7 @@ fn text(rows: &[Row<'_>]) -> String {
             }
         };
         let digest = digest.get(.."sha256:".len() + 12).unwrap_or(digest);
-        lines.push([mark, row.name, version, digest, &row.source.to_string()].map(str::to_owned));
+        lines.push([mark, row.name, version, digest, &source].map(str::to_owned));
     }
     format!("{}{faults}", aligned(&lines))
 }
@@ -88,15 +103,24 @@ mod tests {
     fn the_active_strategy_is_marked_and_a_damaged_one_is_said() {
         let damaged = [("packed", b"no wasm".to_vec().into())];
         let catalogue = Catalogue::with_built_in(damaged, &[]).unwrap();
-        let rows = rows(&catalogue, "packed");
+        let selection = Selection {
+            allocator: "packed".to_owned(),
+            strategies: Vec::new(),
+            strategy_options: serde_json::Map::new(),
+            allowed_strategies: vec!["nobody".to_owned()],
+        };
+        let rows = rows(&catalogue, &selection);
         let text = text(&rows);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "   NAME    VERSION   DIGEST  SOURCE");
         assert_eq!(lines[1], "*  packed  unusable          built in");
+        assert_eq!(lines[2], "+  nobody  unusable          missing");
         assert!(
-            lines[2].starts_with("strategy packed: built in: not a valid WebAssembly component"),
+            lines[3].starts_with("strategy packed: built in: not a valid WebAssembly component"),
             "{text}"
         );
+        assert!(lines[4].starts_with("strategy nobody: there is none of this name"), "{text}");
         assert_eq!(json(&rows[0])["active"], json!(true));
+        assert_eq!(json(&rows[1])["source"], json!(null));
     }
 }
