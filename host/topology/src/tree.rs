@@ -4,7 +4,7 @@ use crate::printable::printable;
 use crate::regular::read_regular;
 use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub(crate) struct Tree<'a> {
     /// What has been looked at, where that is to be known: files with their content, and directories.
     seen: Option<RefCell<BTreeMap<String, Option<String>>>>,
     /// CPU lists by their text: every CPU of a cache has the same list, which may be long.
-    lists: RefCell<HashMap<String, CpuSet>>,
+    lists: RefCell<BTreeMap<String, CpuSet>>,
 }
 
 /// Where the files are.
