@@ -97,9 +97,7 @@ impl Allocation {
     }
 
     fn of(config: &Config, place: Place, selection: Selection, opened: Opened) -> Self {
-        let strategy =
-            |name: &str| opened.as_ref()?.get(name)?.opened.as_ref().ok().map(|strategy| &**strategy);
-        let published = place.publish(config, &selection, strategy);
+        let published = place.publish(config, &selection, &opened);
         logging::warn_all(&published.warnings);
         let Place { topology, groups, names, .. } = place;
         Self {
@@ -176,16 +174,12 @@ impl Place {
 
     /// The devices: with what the active strategy offers, and the attributes that any of them wants. Without an active
     /// one no group is published.
-    fn publish<'s>(
-        &self,
-        config: &Config,
-        selection: &Selection,
-        strategy: impl Fn(&str) -> Option<&'s dyn Decide>,
-    ) -> Published {
+    fn publish(&self, config: &Config, selection: &Selection, opened: &Opened) -> Published {
+        let strategy = |name: &str| opened.as_ref()?.get(name)?.opened.as_ref().ok();
         let publishes: BTreeSet<String> =
-            selection.names().filter_map(&strategy).flat_map(|strategy| strategy.info().publishes).collect();
+            selection.names().filter_map(strategy).flat_map(|strategy| strategy.info().publishes).collect();
         let publishes: Vec<String> = publishes.into_iter().collect();
-        let offers = strategy(&selection.allocator).map(Decide::offers).unwrap_or_default();
+        let offers = strategy(&selection.allocator).map(|strategy| strategy.offers()).unwrap_or_default();
         crate::device::publish(
             &self.topology,
             &self.reserved,
@@ -209,10 +203,9 @@ pub fn published(
     floor_of(topology, config).map_err(|error| error.to_string())?;
     let place = Place::new(config, topology.clone(), None);
     let opened = place.open_all(config, &config.selection, strategies);
-    let strategy = |name: &str| opened.as_ref()?.get(name).map(|strategy| &strategy.opened);
-    if let Some(Err(why)) = strategy(&config.selection.allocator) {
+    let active = opened.as_ref().and_then(|opened| opened.get(&config.selection.allocator));
+    if let Some(Strategy { opened: Err(why), .. }) = active {
         return Err(why.clone());
     }
-    Ok(place
-        .publish(config, &config.selection, |name| strategy(name)?.as_ref().ok().map(|strategy| &**strategy)))
+    Ok(place.publish(config, &config.selection, &opened))
 }

@@ -29,14 +29,21 @@ impl LoadedOnce {
     /// Loads these strategies of the catalogue. Blocking, for minutes where a component is large.
     #[must_use]
     pub fn all<'a>(catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let loaded = names.into_iter().map(|name| (name.to_owned(), catalogue.load(name))).collect();
-        Self { catalogue, loaded: Mutex::new(loaded) }
+        Self::by(Catalogue::load, catalogue, names)
     }
 
     /// As [`all`](Self::all), but what would take long is left out: it cannot be opened.
     #[must_use]
     pub fn at_once<'a>(catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let loaded = names.into_iter().map(|name| (name.to_owned(), catalogue.load_at_once(name))).collect();
+        Self::by(Catalogue::load_at_once, catalogue, names)
+    }
+
+    fn by<'a>(
+        load: fn(&Catalogue, &str) -> Result<Loaded, LoadError>,
+        catalogue: Catalogue,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let loaded = names.into_iter().map(|name| (name.to_owned(), load(&catalogue, name))).collect();
         Self { catalogue, loaded: Mutex::new(loaded) }
     }
 
