@@ -37,7 +37,9 @@ $(error ARCH is amd64 or arm64, not $(ARCH))
 endif
 MUSL_VAR := $(subst -,_,$(MUSL))
 UPPER_VAR := $(shell echo $(MUSL_VAR) | tr a-z A-Z)
-REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/dracpu
+# The last prefix that fits counts: generated code lies in the target directory, wherever that is.
+REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo --remap-path-prefix=$(CURDIR)=/dracpu \
+	--remap-path-prefix=$(abspath $(TARGET_DIR))=/target
 # The toolchain's own linker: another machine's may know no musl. Relocations are packed and functions that are
 # equal byte for byte are kept once: a twelfth of the binary.
 LINK := -Clink-arg=--pack-dyn-relocs=relr -Clink-arg=--icf=all

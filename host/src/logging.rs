@@ -42,17 +42,14 @@ pub(crate) fn warn_all<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
 }
 
 /// 0-3 info, 4-5 debug, 6 and up trace, for this project's own crates: all have the prefix. The client for
-/// the API server calls every failed request an error; who made the request says what it means.
+/// the API server calls every failed request an error, and repeats whole answers; who made the request says what it means.
 fn filter(verbosity: i32) -> Targets {
     let (own, foreign, client) = match verbosity {
         ..=3 => (LevelFilter::INFO, LevelFilter::WARN, LevelFilter::OFF),
         4..=5 => (LevelFilter::DEBUG, LevelFilter::WARN, LevelFilter::OFF),
         6.. => (LevelFilter::TRACE, LevelFilter::INFO, LevelFilter::INFO),
     };
-    Targets::new()
-        .with_default(foreign)
-        .with_target("dracpu", own)
-        .with_target("kube_client::client::builder", client)
+    Targets::new().with_default(foreign).with_target("dracpu", own).with_target("kube_client::client", client)
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ use tokio_util::sync::CancellationToken;
 
 /// For the calls that run when the daemon is told to stop. A pod has 30 s in all.
 const DRAIN: Duration = Duration::from_secs(10);
+/// For the runtime's first word of its containers, which it says as soon as it is connected. The kubelet waits 45 s for all
+/// claims of a pod.
+const CONTAINERS: Duration = Duration::from_secs(10);
 /// Between two looks for claims that nobody will unprepare.
 const ORPHANS: Duration = Duration::from_secs(300);
 /// Strategies, files and name look-ups: calls wait for each other there anyway, and threads cost memory.
@@ -178,6 +181,7 @@ async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> 
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
             probe,
             boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
+            containers_within: Some(CONTAINERS),
             config,
         };
         anyhow::Ok(Started { driver: Driver::start(parts)?, catalogue, incomplete })

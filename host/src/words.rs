@@ -1,6 +1,7 @@
 //! Words for messages: what others wrote, in a length that a person reads.
 
 use std::borrow::Cow;
+use std::error::Error;
 
 /// So much of a value is quoted.
 const MOST_CHARS: usize = 100;
@@ -19,6 +20,20 @@ pub(crate) fn quoted(value: &str) -> Cow<'_, str> {
 /// Somebody else's sentence, which may quote what it likes: its beginning and `…` where it is long.
 pub(crate) fn sentence(text: &str) -> Cow<'_, str> {
     cut(text, MOST_CHARS_OF_A_SENTENCE)
+}
+
+/// An error with its causes, in one sentence; a cause that its error already names is not repeated.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    sentence(&text).into_owned()
 }
 
 fn cut(text: &str, most: usize) -> Cow<'_, str> {

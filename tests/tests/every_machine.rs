@@ -69,6 +69,7 @@ impl Node {
             specs: SpecDir::new(records.path().to_owned(), Arc::new(NoProbe)),
             probe: Arc::new(NoProbe),
             boot_id: "boot".to_owned(),
+            containers_within: None,
         });
         Self { driver: driver.unwrap(), claims, config, _records: records }
     }

@@ -1,7 +1,7 @@
 //! What an operator, an older driver or a slow machine leaves behind is taken over, held or put right.
 
 use anyhow::{Context, Result, ensure};
-use dracpu_tests::support::api_server::Resource;
+use dracpu_tests::support::api_server::{Resource, Verb};
 use dracpu_tests::support::cpus::{Cpus, cpus, list};
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
@@ -107,6 +107,35 @@ async fn a_container_whose_record_was_wiped_is_held_and_proven_by_the_api_server
     };
     poll("settled books", SOON, settled).await?;
     assert!(node.runtime.effective_cpus(&forger).is_disjoint(&own));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_claim_gets_no_cpus_of_a_container_that_the_runtime_tells_of_later() -> Result<()> {
+    let node = Node::start(server()).await?;
+    let lost = node.allocate("lost", &[Ask::of("r", NUMA0, 4)]).await?;
+    let pod = node.run_pod("p", &[&lost], &[ContainerAsk::new("app", &[&lost])]).await?;
+    let own = node.record_of(&lost.uid)?;
+    let next = node.allocate("next", &[Ask::of("r", NUMA0, 4)]).await?;
+    node.kill_daemon().await?;
+    for entry in std::fs::read_dir(node.cdi_dir())? {
+        std::fs::remove_file(entry?.path())?;
+    }
+    node.runtime.stop().await;
+    node.launch_daemon().await?;
+    node.kubelet.wait_registered(DRIVER, SOON).await?;
+    let gets = node.api.count(Verb::Get, Resource::ResourceClaims);
+    let later = async {
+        let asked = || (node.api.count(Verb::Get, Resource::ResourceClaims) > gets).then_some(());
+        wait::look("claim GET", SOON, &mut node.api.requests(), asked).await?;
+        node.runtime.begin()
+    };
+    let (prepared, begun) = tokio::join!(node.prepare(&next), later);
+    begun?;
+    prepared?;
+    let given = node.record_of(&next.uid)?;
+    ensure!(given.is_disjoint(&own), "{} and {}", list(&given), list(&own));
+    assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own);
     Ok(())
 }
 

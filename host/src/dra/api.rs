@@ -3,10 +3,13 @@
 use super::convert;
 use crate::config::Config;
 use crate::driver::{Api as DriverApi, ApiError, Claim};
+use crate::words::{chain, sentence};
 use futures::future::{BoxFuture, try_join_all};
+use http_body_util::Limited;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -14,10 +17,13 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
+use tower::util::MapResponseLayer;
 
 /// For a question with all its requests. The kubelet gives a prepare call 45 s in all.
 const DEADLINE: Duration = Duration::from_secs(8);
 const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes of an answer, or of all events of a watch. The slices of a node with 8192 devices are a third of it.
+const ANSWER: usize = 16 << 20;
 
 /// Why there is no client for the API server. Says nothing of the server: nobody has asked it.
 #[derive(Debug, thiserror::Error)]
@@ -60,35 +66,22 @@ pub async fn access(config: &Config) -> Result<Access, KubeError> {
         Some(path) => {
             let refused = |error: kube::config::KubeconfigError| KubeError::Kubeconfig {
                 path: path.clone(),
-                why: clause(error),
+                why: chain(&error),
             };
             let file = Kubeconfig::read_from(path).map_err(refused)?;
             kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
                 .map_err(refused)?
         }
-        None => kube::Config::incluster().map_err(|error| KubeError::NotInCluster(clause(error)))?,
+        None => kube::Config::incluster().map_err(|error| KubeError::NotInCluster(chain(&error)))?,
     };
     access.connect_timeout = Some(CONNECT);
     access.default_retry = false;
     let server = access.cluster_url.to_string();
-    let client = Client::try_from(access).map_err(|error| KubeError::Client(clause(error)))?;
-    Ok(Access { client, server })
-}
-
-/// An error and its causes in one line. Some errors repeat their cause in their own text: it is left out.
-fn clause(error: impl std::error::Error + Send + Sync + 'static) -> String {
-    let error = anyhow::Error::new(error);
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&cause);
-        }
-    }
-    text
+    let client = ClientBuilder::try_from(access).map_err(|error| KubeError::Client(chain(&error)))?;
+    let bounded =
+        MapResponseLayer::new(|answer: http::Response<_>| answer.map(|body| Limited::new(body, ANSWER)));
+    Ok(Access { client: client.with_layer(&bounded).build(), server })
 }
 
 /// The API server behind the driver's questions.
@@ -119,7 +112,7 @@ impl KubeApi {
             return Err(ApiError::NotFound);
         }
         let pod: PodView =
-            serde_json::from_value(pod.data).map_err(|error| ApiError::Other(clause(error)))?;
+            serde_json::from_value(pod.data).map_err(|error| ApiError::Other(chain(&error)))?;
         // The claims of a pod that has ended are unprepared; none of its containers runs.
         if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
             return Ok(Vec::new());
@@ -159,17 +152,20 @@ impl KubeApi {
         match error {
             kube::Error::Api(status) => match status.code {
                 404 => ApiError::NotFound,
-                429 | 500.. => {
-                    ApiError::Unreachable(format!("{server} answers {} {}", status.code, status.message))
-                }
+                429 | 500.. => ApiError::Unreachable(format!(
+                    "{server} answers {} {}",
+                    status.code,
+                    sentence(&status.message)
+                )),
                 401 | 403 => ApiError::Other(format!(
                     "{} {}; does the driver's service account have the roles of the chart?",
-                    status.code, status.message
+                    status.code,
+                    sentence(&status.message)
                 )),
-                code => ApiError::Other(format!("{code} {}", status.message)),
+                code => ApiError::Other(format!("{code} {}", sentence(&status.message))),
             },
-            error @ kube::Error::SerdeError(_) => ApiError::Other(clause(error)),
-            error => ApiError::Unreachable(format!("{server}: {}", clause(error))),
+            error @ kube::Error::SerdeError(_) => ApiError::Other(chain(&error)),
+            error => ApiError::Unreachable(format!("{server}: {}", chain(&error))),
         }
     }
 }

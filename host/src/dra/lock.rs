@@ -3,9 +3,10 @@
 //! The lock is the kernel's (`flock`), so it ends with its process, however that ends. The file stays: a
 //! lock on a file that is gone would exclude nobody.
 
-use rustix::fs::{FlockOperation, flock};
+use dracpu_topology::expect_regular;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -74,8 +75,17 @@ impl NodeLock {
     }
 }
 
+/// What is written into the lock file must not end up where a link leads.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    match fs::symlink_metadata(path) {
+        Ok(found) => expect_regular(found.file_type())?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(no_link);
+    options.open(path)
 }
 
 /// Waits in a thread of its own, which nobody joins: it may outlive the patience of the caller, and ends
@@ -151,6 +161,25 @@ mod tests {
         NodeLock::acquire(&path, Duration::from_millis(1), "impatient").await.unwrap_err();
         drop(first);
         NodeLock::acquire(&path, LONG, "third").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_a_file_is_locked_and_a_link_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("elsewhere"), "precious").unwrap();
+        std::os::unix::fs::symlink("elsewhere", at("link")).unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        let pipe = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), pipe, rustix::fs::Mode::RWXU, 0).unwrap();
+        for (name, what) in
+            [("link", "a symbolic link"), ("directory", "a directory"), ("pipe", "a named pipe")]
+        {
+            let error = NodeLock::acquire(&at(name), LONG, "x").await.unwrap_err();
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert_eq!(cause, format!("it is {what}, not a regular file"));
+        }
+        assert_eq!(fs::read_to_string(at("elsewhere")).unwrap(), "precious");
     }
 
     #[tokio::test]

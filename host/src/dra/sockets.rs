@@ -54,8 +54,15 @@ pub async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
         config.plugin_dir().join("dra.sock"),
     ];
     for socket in sockets {
+        // A link is nobody's socket, whoever may answer where it leads.
+        let is_link = std::fs::symlink_metadata(&socket).is_ok_and(|found| found.is_symlink());
         let result = match UnixStream::connect(&socket).await {
+            _ if is_link => remove_if_present(&socket),
             Ok(_answered) => return Err(SocketError::AnotherDriver(socket)),
+            // Somebody listens, and has more to do than to answer.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(SocketError::AnotherDriver(socket));
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_if_present(&socket),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),

@@ -290,6 +290,29 @@ async fn socket_that_answers_is_another_drivers() {
     assert!(socket.exists());
 }
 
+#[tokio::test]
+async fn links_in_the_sockets_places_are_taken_away_and_what_they_lead_to_is_left() {
+    let (dir, config) = kubelet_dir();
+    let foreign = dir.path().join("foreign.sock");
+    let listener = UnixListener::bind(&foreign).unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    for (target, link) in [
+        (foreign.as_path(), config.registration_socket()),
+        (file.as_path(), config.dra_socket()),
+        (Path::new("/no/such/socket"), config.plugin_dir().join("dra.sock")),
+    ] {
+        std::os::unix::fs::symlink(target, link).unwrap();
+    }
+    clear_the_way(&config).await.unwrap();
+    for socket in [config.registration_socket(), config.dra_socket(), config.plugin_dir().join("dra.sock")] {
+        assert!(std::fs::symlink_metadata(&socket).is_err(), "{}", socket.display());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    UnixStream::connect(&foreign).await.unwrap();
+    drop(listener);
+}
+
 #[test]
 fn directory_of_no_kubelet_is_refused() {
     let dir = tempfile::tempdir().unwrap();

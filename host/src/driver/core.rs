@@ -13,6 +13,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 /// What a driver is made of: the daemon's own parts, or stand-ins.
@@ -31,6 +32,9 @@ pub struct DriverParts {
     pub probe: Arc<dyn Probe>,
     /// Changes with every boot (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
+    /// How long a new claim waits for the runtime's first word of what runs; none: it does not. A record can be lost while
+    /// its container runs, and then only the runtime knows which CPUs are in use.
+    pub containers_within: Option<Duration>,
 }
 
 /// Why a driver cannot start. What single records hold is never a reason.
@@ -67,6 +71,9 @@ pub struct Driver {
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
+    pub(super) containers_within: Option<Duration>,
+    /// Whether the runtime has said what runs.
+    pub(super) containers_known: watch::Sender<bool>,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
     /// Masks are due that no hook may bring soon.
@@ -87,7 +94,8 @@ impl Driver {
     /// # Errors
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
-        let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
+        let DriverParts { config, topology, strategies, api, specs, probe, boot_id, containers_within } =
+            parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
@@ -106,6 +114,8 @@ impl Driver {
             unreadable: Mutex::new(unreadable),
             strategy,
             devices,
+            containers_within,
+            containers_known: watch::Sender::new(containers_within.is_none()),
             unproven: Notify::new(),
             masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),

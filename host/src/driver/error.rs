@@ -8,6 +8,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{BookError, ClaimUid, CreateError, Who};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a claim cannot be prepared. Nothing is booked for it, unless the text says so. The edge puts the
 /// claim before it.
@@ -23,6 +24,12 @@ pub enum PrepareError {
     /// Another claim has the same name by now.
     #[error("the claim object of this name has UID {0}: the claim has been deleted and made again")]
     Replaced(String),
+    /// Since the driver's start; a retry may help.
+    #[error(
+        "the container runtime has not said within {} s which containers run, so it is not known which CPUs are in use; \
+         the claim is tried again, and /readyz says how the connection to the runtime is", .0.as_secs_f64()
+    )]
+    ContainersUnknown(Duration),
     /// The scheduler has not been there yet.
     #[error("the claim is not allocated yet")]
     NotAllocated,
@@ -146,6 +153,9 @@ pub enum ReleaseError {
     /// Nothing to release.
     #[error("no such claim is prepared on this node")]
     Unknown,
+    /// Whether a container needs it is not known.
+    #[error("the container runtime has not said yet which containers run")]
+    ContainersUnknown,
     /// A container needs it.
     #[error("{0} still has it; delete the pod")]
     InUse(Box<Who>),

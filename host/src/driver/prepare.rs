@@ -2,7 +2,7 @@
 //!
 //! 1. A recorded claim whose file is in place is answered from the record: no API call, no strategy, no
 //!    lock that a strategy holds.
-//! 2. The claim object is read, with a bound and without a lock.
+//! 2. The claim object is read, with a bound and without a lock; and the runtime has said which containers run.
 //! 3. Allocation lock. Look again: the record may have come, or its file have gone.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
@@ -75,7 +75,20 @@ impl Driver {
     /// The claim object, unless the record can answer.
     async fn object_of_new(&self, claim: &ClaimRef) -> Option<Result<Object, PrepareError>> {
         let recorded = self.ledger().booking(&uid(claim)).is_some_and(|booking| !booking.is_plain());
-        if recorded { None } else { Some(self.read(claim).await) }
+        if recorded {
+            return None;
+        }
+        let (object, known) = tokio::join!(self.read(claim), self.containers_known());
+        Some(object.and_then(|object| known.map(|()| object)))
+    }
+
+    async fn containers_known(&self) -> Result<(), PrepareError> {
+        let mut known = self.containers_known.subscribe();
+        let within = self.containers_within.unwrap_or_default();
+        match tokio::time::timeout(within, known.wait_for(|known| *known)).await {
+            Ok(_known) => Ok(()),
+            Err(_elapsed) => Err(PrepareError::ContainersUnknown(within)),
+        }
     }
 
     async fn read(&self, claim: &ClaimRef) -> Result<Object, PrepareError> {

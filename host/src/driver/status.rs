@@ -86,6 +86,9 @@ impl Driver {
     /// Asks the API server about every claim that no container has: one whose object is gone is an orphan.
     /// What cannot be asked stays as it was. Returns how many are new.
     pub async fn find_orphans(&self) -> usize {
+        if !*self.containers_known.borrow() {
+            return 0;
+        }
         let idle: Vec<(ClaimUid, Booking)> = {
             let ledger = self.ledger();
             let idle = ledger.bookings().filter(|(uid, booking)| {

@@ -16,6 +16,7 @@ impl Driver {
         let mut ledger = self.ledger();
         warn_about(ledger.synchronize(seen));
         self.tell_unproven(&ledger);
+        self.containers_known.send_replace(true);
         updates(&mut ledger)
     }
 }

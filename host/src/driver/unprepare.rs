@@ -40,6 +40,9 @@ impl Driver {
     /// # Errors
     /// [`ReleaseError`], and nothing has changed.
     pub async fn release(self: &Arc<Self>, uid: &str) -> Result<(), ReleaseError> {
+        if !*self.containers_known.borrow() {
+            return Err(ReleaseError::ContainersUnknown);
+        }
         let claim = {
             let ledger = self.ledger();
             let booking = ledger.booking(&uid.into()).ok_or(ReleaseError::Unknown)?;

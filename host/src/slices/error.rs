@@ -1,4 +1,5 @@
 use crate::DRIVER_NAME;
+use crate::words::{chain, sentence};
 
 /// Why the slices could not be brought to where they should be.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +46,12 @@ impl PublishError {
     pub(super) fn of(verb: &'static str, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.is_forbidden() => {
-                Self::Forbidden { verb, message: status.message.clone() }
+                Self::Forbidden { verb, message: sentence(&status.message).into_owned() }
             }
-            kube::Error::Api(status) => {
-                Self::Unavailable { verb, message: format!("{} ({})", status.message, status.code) }
-            }
+            kube::Error::Api(status) => Self::Unavailable {
+                verb,
+                message: format!("{} ({})", sentence(&status.message), status.code),
+            },
             error => Self::Unavailable { verb, message: chain(error) },
         }
     }
@@ -59,26 +61,14 @@ impl PublishError {
         match error {
             kube::Error::Api(status) => match status.code {
                 404 | 409 | 410 => Self::Stale { name: name.to_owned() },
-                400 | 413 | 422 => Self::Invalid { name: name.to_owned(), message: status.message.clone() },
+                400 | 413 | 422 => {
+                    Self::Invalid { name: name.to_owned(), message: sentence(&status.message).into_owned() }
+                }
                 _ => Self::of(verb, error),
             },
             _ => Self::of(verb, error),
         }
     }
-}
-
-/// The error with its causes, in one line; a cause that its error already names is not repeated.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// What an API server leaves out of a device when a feature gate is off, with what follows from it.

@@ -5,11 +5,12 @@
 //! answered after a pause, in which their changes settle. Failures are retried with growing pauses.
 
 use super::desired::Pool;
-use super::error::{PublishError, chain, consequence};
+use super::error::{PublishError, consequence};
 use super::plan::{Step, plan, same};
 use crate::DRIVER_NAME;
 use crate::device::Device;
 use crate::readiness::{Part, Readiness};
+use crate::words::chain;
 use anyhow::Context as _;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Node;
@@ -48,12 +49,15 @@ pub async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut publisher = Publisher::new(client, pool, readiness);
-    let config = watcher::Config::default().fields(&publisher.ours);
+    // Where the watch begins matters little, since each pass lists anew: a server's cache will do.
+    let config = watcher::Config::default().fields(&publisher.ours).any_semantic();
     let mut changes = pin!(watcher(publisher.slices.clone(), config).default_backoff());
     let mut watching = Problem::default();
     let mut publishing = Problem::default();
     let mut retries = DefaultBackoff::default();
     let mut due = Some(Instant::now());
+    // The watch begins after the first pass: a server that cannot keep up is asked by one hand only.
+    let mut published = false;
     loop {
         tokio::select! {
             biased;
@@ -74,6 +78,7 @@ pub async fn run(
                     Ok(()) => {
                         publishing.solved("slices are as they should be");
                         retries = DefaultBackoff::default();
+                        published = true;
                         None
                     }
                     Err(error) => {
@@ -86,7 +91,7 @@ pub async fn run(
                     }
                 };
             }
-            change = changes.try_next() => match change {
+            change = changes.try_next(), if published => match change {
                 // The end of a new list counts: what vanished while the watch was broken has no event.
                 Ok(Some(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone)) => {
                     watching.solved("the watch of slices is back");
@@ -214,15 +219,20 @@ impl Publisher {
             }
             Err(error) => return Err(PublishError::of("read the node", &error)),
         };
-        self.readiness.ready(Part::NodeName);
+        // Whatever answered, it was no API server; a slice without a real owner would be refused.
+        let Some(uid) = node.metadata.uid.filter(|uid| !uid.is_empty()) else {
+            let message = "the answer is no Node object: it has no UID".to_owned();
+            return Err(PublishError::Unavailable { verb: "read the node", message });
+        };
         let owner = OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
             name: name.clone(),
-            uid: node.metadata.uid.unwrap_or_default(),
+            uid,
             controller: Some(true),
             block_owner_deletion: None,
         };
+        self.readiness.ready(Part::NodeName);
         self.owner = Some(owner.clone());
         Ok(owner)
     }

@@ -43,4 +43,4 @@ pub use examples::{Example, examples};
 pub use facts::{Cache, Cpu, CpuKind, NumaNode, PcieRoot, Socket, Topology, Warning};
 pub use overlay::Overlay;
 pub use read::{online, read};
-pub use regular::read_regular;
+pub use regular::{expect_regular, read_regular};

@@ -24,9 +24,14 @@ pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")))
 }
 
-fn expect_regular(kind: FileType) -> io::Result<()> {
+/// Whether a file is a regular one. What is asked of a link itself depends on how its kind was found out.
+///
+/// # Errors
+/// What it is instead, in words.
+pub fn expect_regular(kind: FileType) -> io::Result<()> {
     let what = match kind {
         kind if kind.is_file() => return Ok(()),
+        kind if kind.is_symlink() => "a symbolic link",
         kind if kind.is_dir() => "a directory",
         kind if kind.is_fifo() => "a named pipe",
         kind if kind.is_socket() => "a socket",

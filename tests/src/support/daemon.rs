@@ -73,8 +73,8 @@ impl Daemon {
         command
             .args(&daemon.args)
             .arg(format!("--bind-address={http}"))
-            .envs(daemon.envs.iter().map(|(key, value)| (key, value)))
             .env_remove("NODE_NAME")
+            .envs(daemon.envs.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -363,6 +363,8 @@ impl Parts<'_> {
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
             probe: faults.clone(),
             boot_id: format!("boot-{}", self.boots),
+            // A story need not speak of the runtime.
+            containers_within: None,
             config,
         })?;
         driver.strategy().map_err(|why| anyhow!(why))?;

@@ -1,5 +1,5 @@
 use super::support::{Home, container, cpus, held, holds, prepare, reference, unprepare, update};
-use crate::driver::{ContainerError, Round};
+use crate::driver::{ContainerError, ReleaseError, Round};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -179,6 +179,33 @@ async fn a_claim_without_a_record_is_proven_by_the_api_server() {
     let asked = *home.api.asked.lock().unwrap();
     prepare(&driver, reference("A")).await.unwrap();
     assert_eq!(*home.api.asked.lock().unwrap(), asked);
+}
+
+#[tokio::test]
+async fn new_claims_wait_for_the_runtimes_word_of_what_runs_and_recorded_ones_do_not() {
+    let mut home = Home::new();
+    home.prepare(&home.start(), "old", "2").await.unwrap();
+    home.containers_within = Some(Duration::from_millis(1));
+    let driver = home.start();
+    home.prepare(&driver, "old", "2").await.unwrap();
+    let refusal = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
+    assert!(refusal.contains("within 0.001 s which containers run"), "{refusal}");
+    let released = driver.release("old").await.unwrap_err();
+    assert!(matches!(released, ReleaseError::ContainersUnknown), "{released}");
+    assert_eq!(held(&driver), [holds("old", "0-1")]);
+
+    home.containers_within = Some(Duration::from_secs(60));
+    let driver = home.start();
+    let (prepared, ()) = tokio::join!(home.prepare(&driver, "A", "2"), async {
+        tokio::task::yield_now().await;
+        driver.synchronize(vec![container("w", "p", &["DRA_CPUSET_wiped=2-3"], "2-3")]);
+    });
+    prepared.unwrap();
+    assert_eq!(
+        held(&driver),
+        [holds("A", "4-5"), holds("old", "0-1")],
+        "not what a container without a record has"
+    );
 }
 
 #[tokio::test]

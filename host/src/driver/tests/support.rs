@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(super) const DEVICE: &str = "cpudevnuma000";
 
@@ -160,6 +161,7 @@ pub(super) struct Home {
     pub(super) config: Config,
     pub(super) topology: Topology,
     pub(super) boot_id: String,
+    pub(super) containers_within: Option<Duration>,
 }
 
 impl Home {
@@ -176,6 +178,7 @@ impl Home {
             config,
             topology: fixtures::machine(&fixtures::rows(1, 8, 1)),
             boot_id: "boot-1".into(),
+            containers_within: None,
         }
     }
 
@@ -200,6 +203,7 @@ impl Home {
             specs: SpecDir::new(self.cdi_dir(), self.probe.clone()),
             probe: self.probe.clone(),
             boot_id: self.boot_id.clone(),
+            containers_within: self.containers_within,
         };
         Driver::start(parts)
     }

@@ -6,7 +6,7 @@ use super::slice_rules::{faults, immutable};
 use super::status::{Refusal, refusal};
 use super::store::{Key, Resource, metadata};
 use super::watching::{Selector, Watch};
-use super::{Presence, Seen, Shared, State, Verb, claim_status};
+use super::{Presence, Reply, Seen, Shared, State, Verb, claim_status};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -176,7 +176,9 @@ impl Drop for ClaimGet<'_> {
 fn respond(shared: &Arc<Shared>, call: &Call, body: &[u8], merge: bool) -> Result<Response<Body>, Refusal> {
     let mut state = shared.state();
     state.authorize(call)?;
-    state.fail_on_demand(call)?;
+    if let Some(answer) = state.answer_on_demand(call)? {
+        return Ok(answer);
+    }
     let subject = call.resource.subject(&call.name);
     let ok = |value: Value| Ok(json_answer(StatusCode::OK, &value));
     match (call.verb, call.resource, call.subresource.as_str()) {
@@ -293,13 +295,20 @@ impl State {
         }
     }
 
-    fn fail_on_demand(&mut self, call: &Call) -> Result<(), Refusal> {
+    fn answer_on_demand(&mut self, call: &Call) -> Result<Option<Response<Body>>, Refusal> {
         let matching = |fault: &&mut super::Fault| {
             fault.verb == call.verb && fault.resource == call.resource && fault.left != Some(0)
         };
-        let Some(fault) = self.faults.iter_mut().find(matching) else { return Ok(()) };
+        let Some(fault) = self.faults.iter_mut().find(matching) else { return Ok(None) };
         fault.left = fault.left.map(|left| left - 1);
-        let code = fault.code;
+        let code = match &fault.reply {
+            Reply::Refusal(code) => *code,
+            Reply::Body(code, body) => {
+                let answer =
+                    Response::builder().status(*code).body(Full::new(Bytes::from(body.clone())).boxed());
+                return Ok(Some(answer.expect("a status of a test is one")));
+            }
+        };
         let reason = match code {
             403 => "Forbidden",
             404 => "NotFound",

@@ -82,13 +82,22 @@ pub enum Presence {
     Hanging,
 }
 
-/// Requests that are refused on demand.
+/// Requests that are answered otherwise on demand.
 #[derive(Debug, Clone)]
 struct Fault {
     verb: Verb,
     resource: Resource,
-    code: u16,
+    reply: Reply,
     left: Option<u32>,
+}
+
+/// What a request gets instead of its answer.
+#[derive(Debug, Clone)]
+enum Reply {
+    /// A refusal with this status.
+    Refusal(u16),
+    /// This status with this body.
+    Body(u16, String),
 }
 
 /// How many claim GETs are being answered, the most there were, and how many a held GET waits for.
@@ -221,10 +230,17 @@ impl ApiServer {
 
     /// Refuses requests of this sort with an HTTP status: so many, or for ever.
     pub fn refuse(&self, verb: Verb, resource: Resource, code: u16, times: Option<u32>) {
-        self.shared.state().faults.push(Fault { verb, resource, code, left: times });
+        let reply = Reply::Refusal(code);
+        self.shared.state().faults.push(Fault { verb, resource, reply, left: times });
     }
 
-    /// Ends all [`Self::refuse`].
+    /// Answers requests of this sort with this status and text.
+    pub fn answer_with(&self, verb: Verb, resource: Resource, code: u16, body: &str) {
+        let reply = Reply::Body(code, body.to_owned());
+        self.shared.state().faults.push(Fault { verb, resource, reply, left: None });
+    }
+
+    /// Ends all [`Self::refuse`] and [`Self::answer_with`].
     pub fn refuse_nothing(&self) {
         self.shared.state().faults.clear();
     }

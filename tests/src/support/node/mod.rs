@@ -167,10 +167,11 @@ impl Node {
             flag("cdi-dir", &self.cdi_dir()),
             // Built-in strategies are compiled once for all nodes.
             flag("cache-dir", &Path::new(env!("OUT_DIR")).join("compiled-strategies")),
-            format!("--hostname-override={NODE}"),
         ];
         args.extend(self.config.flags.iter().cloned());
-        Ok(DaemonArgs { args, envs: self.config.envs.clone(), log: self.path("dracpu.log") })
+        let mut envs = vec![("NODE_NAME".to_owned(), NODE.to_owned())];
+        envs.extend(self.config.envs.iter().cloned());
+        Ok(DaemonArgs { args, envs, log: self.path("dracpu.log") })
     }
 
     /// Starts the daemon and waits until it serves.
