@@ -7,7 +7,7 @@ fn main() -> Result<(), AnyError> {
     generate(false, &["nri.proto", "ttrpc.proto"])?;
     // gRPC: the node serves, the stand-in for the kubelet calls.
     generate(
-        true,
+        std::env::var_os("CARGO_FEATURE_SERVICES").is_some(),
         &[
             "pluginregistration.proto",
             "dra_v1.proto",

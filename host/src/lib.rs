@@ -1,13 +1,12 @@
 //! The node daemon of the `dra.cpu` DRA driver, and its command line.
 //!
-//! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then [`dra`] →
-//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
+//! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then `dracpu_codec` (what others
+//! write, read and checked, for all of these) and [`dra`] → [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
 //! [`driver`], `reload` changed strategies. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
 //! an edge.
 
 pub mod cdi;
 pub mod cli;
-pub mod config;
 pub mod device;
 pub mod dra;
 pub mod driver;
@@ -21,7 +20,15 @@ mod report;
 pub mod run;
 pub mod slices;
 pub mod strategy;
-mod words;
 
-/// The driver's name: in slices, claims and the kubelet's plugin registry.
-pub const DRIVER_NAME: &str = "dra.cpu";
+use dracpu_codec::words;
+pub use dracpu_codec::{DRIVER_NAME, config};
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_configuration_knows_which_strategies_need_no_file() {
+        let names: Vec<&str> = dracpu_built_in::BUILT_IN.iter().map(|built_in| built_in.name).collect();
+        assert_eq!(names, crate::config::BUILT_IN);
+    }
+}

@@ -1,6 +1,8 @@
 //! What the node says to kubelet and container runtime: messages and services, generated from the `.proto`
 //! files of this crate, where every field is documented.
 //!
+//! Clients and servers are there with the feature `services`; messages always.
+//!
 //! Knows no meaning: the edges of the daemon translate. Strings are checked on decoding, so a message with
 //! invalid UTF-8 in any string is an error as a whole.
 
@@ -43,5 +45,5 @@ pub const NRI_PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Full name of the ttrpc service that the runtime serves to NRI plugins.
 pub const NRI_RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-#[cfg(test)]
+#[cfg(all(test, feature = "services"))]
 mod tests;

@@ -5,19 +5,14 @@
 //! Blocking I/O. Never decides anything, touches no file that does not carry this driver's prefix, and
 //! never fails as a whole because of what one file holds.
 //!
-//! Names and format: CDI specification 0.6.0 (`cncf-tags/container-device-interface`, `SPEC.md`).
-//!
-//! Reading order: `name`, `record`, `spec` (the text of a file), `spec_dir` (the directory), `probe`
+//! Reading order: `dracpu_codec::cdi` (names, the record, the text of a file), `spec_dir` (the directory), `probe`
 //! (where tests can look or break in).
 
-mod name;
 mod probe;
-mod record;
-mod spec;
 mod spec_dir;
 
-pub use name::{BadUid, ENV_PREFIX, claim_of_device, device_id, spec_file_name};
+pub use dracpu_codec::cdi::{
+    BadUid, Content, ENV_PREFIX, Record, SpecFault, claim_of_device, device_id, spec_file_name,
+};
 pub use probe::{Access, NoProbe, Probe, Step, from_environment};
-pub use record::Record;
-pub use spec::{Content, SpecFault};
 pub use spec_dir::{Found, SpecDir};

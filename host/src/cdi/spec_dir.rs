@@ -8,10 +8,10 @@
 //!
 //! Removal is an unlink and the directory to the disk. A file that is not there is removed.
 
-use super::name::{FILE_PREFIX, SPEC_END, TEMP_END, check_uid, spec_file_name};
 use super::probe::{Access, Probe, Step};
-use super::spec::{self, Content, SpecFault};
-use super::{BadUid, Record};
+use super::{BadUid, Content, Record, SpecFault};
+use dracpu_codec::cdi::name::{FILE_PREFIX, SPEC_END, TEMP_END, check_uid, spec_file_name};
+use dracpu_codec::cdi::spec;
 use dracpu_ledger::{Booking, ClaimUid};
 use dracpu_topology::read_regular;
 use std::fs::{self, File, OpenOptions};

@@ -22,6 +22,7 @@ use dracpu_topology::{Topology, Warning};
 use std::collections::BTreeMap;
 
 pub use attributes::PCIE_ROOT;
+pub use dracpu_codec::strategy::{Attribute, Offer};
 pub use grouped::{groups, llc_name};
 
 /// The capacity of a grouped device that claims consume: whole CPUs.
@@ -36,17 +37,6 @@ pub struct Group {
     pub kind: &'static str,
     /// Online and not reserved; isolated CPUs are in.
     pub cpus: CpuSet,
-}
-
-/// What one group offers the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Most CPUs that claims can hold in it together.
-    pub capacity: u32,
-    /// Requests become multiples of it; 1 = no policy.
-    pub step: u32,
-    /// The strategy's own attributes, by qualified name.
-    pub attributes: Vec<(String, Attribute)>,
 }
 
 /// A device as the node publishes it.
@@ -69,21 +59,6 @@ pub struct Capacity {
     pub cpus: u32,
     /// Requests become multiples of it; 1 = no request policy.
     pub step: u32,
-}
-
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attribute {
-    /// `int`
-    Int(i64),
-    /// `bool`
-    Bool(bool),
-    /// `string`
-    Text(String),
-    /// `version`
-    Version(String),
-    /// `strings`
-    Texts(Vec<String>),
 }
 
 /// The parts of the configuration that decide what is published.

@@ -1,5 +1,5 @@
+pub use dracpu_codec::claim::{AllocationResult, ConfigSource, OpaqueConfig};
 use dracpu_cpuset::CpuSet;
-use serde_json::Value;
 
 /// A claim as the kubelet names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,45 +24,6 @@ pub struct Claim {
     /// `spec.devices.constraints` with the `matchAttribute` `resource.kubernetes.io/pcieRoot`: the requests of each;
     /// no requests = all.
     pub pcie_root_matches: Vec<Vec<String>>,
-}
-
-/// One entry of `status.allocation.devices.results`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllocationResult {
-    /// `request` or `request/subrequest`.
-    pub request: String,
-    /// Whose device it is.
-    pub driver: String,
-    /// The pool of the device.
-    pub pool: String,
-    /// The device's name.
-    pub device: String,
-    /// The share of a device that allows multiple allocations.
-    pub share_id: Option<String>,
-    /// Access that takes nothing; this driver refuses it.
-    pub admin_access: bool,
-    /// `consumedCapacity["dra.cpu/cpu"]`, the quantity as the API carries it.
-    pub consumed_cpus: Option<String>,
-}
-
-/// Opaque parameters of this driver.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OpaqueConfig {
-    /// Where the entry comes from.
-    pub source: ConfigSource,
-    /// Request names it is for; empty = all.
-    pub requests: Vec<String>,
-    /// The parameters as they stand in the claim.
-    pub parameters: Value,
-}
-
-/// Where opaque parameters come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigSource {
-    /// `FromClass`
-    Class,
-    /// `FromClaim`
-    Claim,
 }
 
 /// The answer to a prepare call for one claim.

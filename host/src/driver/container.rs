@@ -1,86 +1,14 @@
-//! A container's life as the runtime tells it: the types, and the hooks. A hook takes the ledger lock and
+//! A container's life as the runtime tells it: the hooks. A hook takes the ledger lock and
 //! nothing else, so that it answers in time whatever a strategy, a file or the API server does.
 
 use super::core::Driver;
 use super::env::{self, EnvFault};
 use super::error::ContainerError;
+pub use dracpu_codec::container::{Container, Created, Pod, Update, Updated};
 use dracpu_cpuset::CpuSet;
-use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen, Who};
+use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-
-/// The pod of a container.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pod {
-    /// The pod object's UID.
-    pub uid: String,
-    /// The pod object's namespace.
-    pub namespace: String,
-    /// The pod object's name.
-    pub name: String,
-}
-
-/// A container as the runtime describes it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Container {
-    /// The runtime's id; a restarted container has a new one.
-    pub id: String,
-    /// The name in the pod spec.
-    pub name: String,
-    /// Its pod.
-    pub pod: Pod,
-    /// Environment as `KEY=VALUE`; a key may stand there more than once.
-    pub env: Vec<String>,
-    /// CDI device names, where the runtime tells them (NRI 0.12).
-    pub cdi_devices: Vec<String>,
-    /// The mask that the runtime shows; none = not set, or not understood.
-    pub cpus: Option<CpuSet>,
-}
-
-/// A mask for an existing container; never empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Update {
-    /// The runtime's id.
-    pub container_id: String,
-    /// Its CPUs.
-    pub cpus: CpuSet,
-}
-
-/// The answer to the creation of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Created {
-    /// Its CPUs; never empty.
-    pub cpus: CpuSet,
-    /// Kernel ids of NUMA nodes for `cpuset.mems`; empty = leave memory alone.
-    pub mems: Vec<u32>,
-    /// Whether the container runs on claimed CPUs.
-    pub exclusive: bool,
-    /// Take the CFS quota off.
-    pub remove_cfs_quota: bool,
-    /// Masks of other containers.
-    pub updates: Vec<Update>,
-}
-
-/// The answer to an update of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Updated {
-    /// The mask to put in place of what was asked; none = as asked.
-    pub cpus: Option<CpuSet>,
-    /// Masks of other containers.
-    pub updates: Vec<Update>,
-}
-
-impl Container {
-    pub(super) fn who(&self) -> Who {
-        Who {
-            id: self.id.as_str().into(),
-            name: self.name.clone(),
-            pod_uid: self.pod.uid.clone(),
-            pod_namespace: self.pod.namespace.clone(),
-            pod_name: self.pod.name.clone(),
-        }
-    }
-}
 
 impl Driver {
     /// A container is about to be made: its CPUs, and new masks for others. Its variables must all be true,

@@ -5,9 +5,10 @@
 //! spans strategy calls and files, and is taken in blocking tasks only; the *ledger lock* spans neither,
 //! and is all that a container hook takes.
 //!
-//! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
-//! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
+//! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
+//! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
+//! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
+//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `synchronize`, `prove`, `status`, `error`.
 
 mod allocation;
 mod api;
@@ -15,15 +16,12 @@ mod claim;
 mod container;
 mod core;
 mod decide;
-mod env;
 mod error;
 mod floor;
 mod loaded;
-mod opaque;
 mod pcie;
 mod prepare;
 mod prove;
-mod quantity;
 mod status;
 mod synchronize;
 mod unprepare;
@@ -32,6 +30,8 @@ mod wanted;
 
 #[cfg(test)]
 mod tests;
+
+use dracpu_codec::{env, opaque, quantity};
 
 pub use allocation::{Unusable, published};
 pub use api::{Api, ApiError};

@@ -6,17 +6,13 @@
 //! bears them (0.12.1): older ones can dead-lock for good, and get them in the next hook's answer.
 //!
 //! Reading order: this file (when to connect), `session` (one connection), `plugin` (what the runtime
-//! calls), `convert`, `hooks` (what the driver must do), `driver` (that
-//! it does), `version`; below them `mux` and `ttrpc` (the wire).
+//! calls), `hooks` (what the driver must do), `driver` (that
+//! it does); below them `dracpu_codec::nri` (the wire and the messages).
 
-mod convert;
 mod driver;
 mod hooks;
-mod mux;
 mod plugin;
 mod session;
-mod ttrpc;
-mod version;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +21,7 @@ pub use hooks::{Hook, Hooks, Observer};
 pub(crate) use version::Version;
 
 use crate::readiness::{Part, Readiness};
+use dracpu_codec::nri::{CallError, WireError, convert, mux, ttrpc, version};
 use plugin::Plugin;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,35 +47,8 @@ enum SessionError {
     Io(#[from] std::io::Error),
     #[error("the container runtime took no answer for {} s", .0.as_secs())]
     Stalled(Duration),
-    #[error("the container runtime sent a frame of {length} bytes; {limit} are the most")]
-    FrameTooLarge { length: u32, limit: usize },
-    #[error("the container runtime sent a message of {length} bytes; {limit} are the most")]
-    MessageTooLarge { length: u32, limit: usize },
-    #[error(
-        "the container runtime sent a message of kind {kind}; only requests (1) and responses (2) are known"
-    )]
-    NotUnary { kind: u8 },
-}
-
-/// Why a call of the runtime fails; the connection goes on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-enum CallError {
-    #[error("this plugin has no method {service}/{method}")]
-    UnknownMethod { service: String, method: String },
-    #[error("the request cannot be read: {0}")]
-    Malformed(#[from] prost::DecodeError),
-    #[error("the request names no {missing}")]
-    Incomplete { missing: &'static str },
-    /// The driver's decision.
     #[error(transparent)]
-    Refused(anyhow::Error),
-    #[error("the driver gave the container no CPUs; this is a fault of the driver")]
-    NoCpus,
-    #[error("the driver failed in this hook; its log has the reason")]
-    Panicked,
-    #[error("the answer has {length} bytes, more than a message can have")]
-    TooLarge { length: usize },
+    Wire(#[from] WireError),
 }
 
 /// Serves the runtime behind `socket` until `stop`, through any number of connections.

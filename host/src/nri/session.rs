@@ -174,7 +174,7 @@ impl Trunk {
     /// The next message. May be dropped while it waits: nothing is lost.
     async fn receive(&mut self) -> Result<(Connection, Message), SessionError> {
         loop {
-            if let Some(received) = self.inbox.next() {
+            if let Some(received) = self.inbox.pop() {
                 return Ok(received);
             }
             let length = self.socket.read(&mut self.buffer).await?;

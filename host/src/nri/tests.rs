@@ -2,4 +2,3 @@ mod calls;
 mod driver;
 mod peer;
 mod sessions;
-mod wire;

@@ -5,11 +5,12 @@ use crate::config::StrategyConfig;
 use crate::strategy::call::{Failed, Instance};
 use crate::strategy::compiler::{Cache, Compiler, Patience};
 use crate::strategy::component::{self, ComponentFault, digest};
-use crate::strategy::description::{self, DescriptionFault};
 use crate::strategy::engine;
 use crate::strategy::error::{Identity, StrategyError};
 use crate::strategy::limits::Limits;
 use crate::strategy::opened::{Loaded, Parts};
+use crate::strategy::{DescriptionFault, convert};
+use dracpu_codec::strategy::description;
 use dracpu_topology::read_regular;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -378,7 +379,7 @@ impl Catalogue {
                 let error = StrategyError { strategy: identity.clone(), fault: Box::new(fault), last_line };
                 LoadFault::Describe { origin: source.clone(), error: Box::new(error) }
             })?;
-        let (description, schema) = description::checked(described)
+        let (description, schema) = description::checked(convert::description(described))
             .map_err(|fault| LoadFault::Description { origin: source.clone(), fault })?;
         if wanted.is_some_and(|wanted| wanted != description.name) {
             return Err(LoadFault::OtherName { origin: source, found: description.name });

@@ -1,9 +1,10 @@
-//! The host's types as the interface's.
+//! The host's types as the interface's, and what is answered as plain types.
 
 use crate::device::Group;
 use crate::strategy::bindings::dracpu::strategy::types as wit;
-use crate::strategy::verify::{Lie, Rules};
-use crate::strategy::{Denial, Holding, Reason, log};
+use crate::strategy::{ExplicitCpuset, Holding, Reason};
+use dracpu_codec::strategy::answer;
+use dracpu_codec::strategy::verify::Rules;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 
@@ -121,28 +122,58 @@ pub(crate) fn state(free: &CpuSet, others: &[Holding]) -> wit::State {
     wit::State { free: words(free), others, extra: Vec::new() }
 }
 
-/// A strategy's refusal of a claim.
-///
-/// # Errors
-/// When it points at a request that does not exist.
-pub(crate) fn denial(denial: wit::Denial, requests: usize) -> Result<Denial, Lie> {
-    if let Some(index) = denial.request
-        && usize::try_from(index).map_or(true, |at| at >= requests)
-    {
-        return Err(Lie::NoSuchRequest { index, requests });
-    }
-    Ok(refusal(denial))
+/// A decision as it was answered.
+pub(crate) fn decision(decision: wit::Decision) -> answer::Decision {
+    let wit::Decision { grants, join_shared_pool, why, extra: _ } = decision;
+    let grant = |wit::Grant { cpus, blocked, mems }| answer::Grant { cpus, blocked, mems };
+    answer::Decision { grants: grants.into_iter().map(grant).collect(), join_shared_pool, why }
 }
 
-/// A strategy's refusal, its words made safe.
-pub(crate) fn refusal(denial: wit::Denial) -> Denial {
-    let reason = match denial.reason {
+/// Offers as they were answered.
+pub(crate) fn offers(offers: Vec<wit::Offer>) -> Vec<answer::Offer> {
+    let attribute = |value| match value {
+        wit::Attribute::Int(int) => answer::Attribute::Int(int),
+        wit::Attribute::Truth(truth) => answer::Attribute::Truth(truth),
+        wit::Attribute::Text(text) => answer::Attribute::Text(text),
+        wit::Attribute::Version(version) => answer::Attribute::Version(version),
+    };
+    let offer = |wit::Offer { capacity, step, attributes }| answer::Offer {
+        capacity,
+        step,
+        attributes: attributes.into_iter().map(|(name, value)| (name, attribute(value))).collect(),
+    };
+    offers.into_iter().map(offer).collect()
+}
+
+/// A refusal as it was answered.
+pub(crate) fn denial(denial: wit::Denial) -> answer::Denial {
+    let wit::Denial { reason, request, message } = denial;
+    let reason = match reason {
         wit::Reason::Invalid => Reason::Invalid,
         wit::Reason::NotEnough => Reason::NotEnough,
         wit::Reason::NoFit => Reason::NoFit,
     };
-    let request = denial.request.and_then(|index| usize::try_from(index).ok());
-    Denial { reason, request, message: log::plain(&denial.message) }
+    answer::Denial { reason, request, message }
+}
+
+/// What a strategy says of itself, as it was answered.
+pub(crate) fn description(described: wit::Description) -> answer::Description {
+    let wit::Description {
+        name,
+        version,
+        summary,
+        options_schema,
+        explicit_cpuset,
+        publishes,
+        needs,
+        extra: _,
+    } = described;
+    let explicit_cpuset = match explicit_cpuset {
+        wit::ExplicitCpuset::Refused => ExplicitCpuset::Refused,
+        wit::ExplicitCpuset::Accepted => ExplicitCpuset::Accepted,
+        wit::ExplicitCpuset::Required => ExplicitCpuset::Required,
+    };
+    answer::Description { name, version, summary, options_schema, explicit_cpuset, publishes, needs }
 }
 
 #[cfg(test)]
@@ -195,15 +226,6 @@ mod tests {
             }
             assert_eq!(rules.nodes.len(), machine.numa_nodes.len());
         }
-    }
-
-    #[test]
-    fn a_denial_must_point_at_a_request() {
-        let denial =
-            |request| wit::Denial { reason: wit::Reason::NoFit, request, message: "no\u{7}".to_owned() };
-        let refused = super::denial(denial(Some(0)), 1).unwrap();
-        assert_eq!((refused.to_string().as_str(), refused.request), ("no\\u{7} (no-fit)", Some(0)));
-        assert_eq!(super::denial(denial(Some(1)), 1), Err(Lie::NoSuchRequest { index: 1, requests: 1 }));
     }
 
     fn machine_of(topology: &Topology) -> (wit::Topology, Rules) {

@@ -1,6 +1,5 @@
 use crate::strategy::limits::Limits;
-use crate::strategy::options::OptionsError;
-use crate::strategy::verify::Lie;
+use dracpu_codec::strategy::{Denial, Lie, OptionsError};
 use std::fmt;
 use std::sync::Arc;
 use wasmtime::Trap;
@@ -153,44 +152,6 @@ impl Fault {
     pub(crate) fn may_come_from_age(&self) -> bool {
         let abort = matches!(self, Self::Trapped(Trap::UnreachableCodeReached) | Self::Forbidden(_));
         abort || matches!(self, Self::OutOfMemory { .. })
-    }
-}
-
-/// A strategy's own refusal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denial {
-    /// What kind of refusal.
-    pub reason: Reason,
-    /// Position of the request that it is about.
-    pub request: Option<usize>,
-    /// One sentence with values and remedy.
-    pub message: String,
-}
-
-impl fmt::Display for Denial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.reason)
-    }
-}
-
-/// What kind of refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// Can never work on this machine as asked.
-    Invalid,
-    /// Fewer free in the group than asked.
-    NotEnough,
-    /// Enough are free, but not in the shape the options demand.
-    NoFit,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Invalid => "invalid",
-            Self::NotEnough => "not-enough",
-            Self::NoFit => "no-fit",
-        })
     }
 }
 

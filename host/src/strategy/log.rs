@@ -3,12 +3,11 @@
 use crate::strategy::bindings::dracpu::strategy::log::{Host, Level};
 use crate::strategy::bindings::dracpu::strategy::types;
 use crate::strategy::limits::MemoryMeter;
+pub(crate) use dracpu_codec::words::plain;
 use std::sync::Arc;
 
 /// Lines of one call; what comes after is counted.
 const MOST_LINES: u32 = 16;
-/// Length of a line or of another text of the guest, before escaping.
-const MOST_CHARS: usize = 1024;
 
 /// What a store carries.
 #[derive(Debug)]
@@ -56,44 +55,9 @@ impl Host for Guest {
     }
 }
 
-/// Text of a guest without control characters, cut at [`MOST_CHARS`]; what is cut is said.
-pub(crate) fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len().min(MOST_CHARS));
-    let mut chars = text.chars();
-    for char in chars.by_ref().take(MOST_CHARS) {
-        if char.is_control() || is_invisible(char) {
-            plain.extend(char.escape_default());
-        } else {
-            plain.push(char);
-        }
-    }
-    let rest = chars.count();
-    if rest > 0 {
-        plain.push_str(&format!("… ({rest} characters more)"));
-    }
-    plain
-}
-
-/// Characters that reorder or hide what follows (bidirectional controls, line separators): Unicode
-/// Technical Report 36, section 3.
-fn is_invisible(char: char) -> bool {
-    matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn control_characters_are_escaped() {
-        assert_eq!(plain("a\u{1b}[31mred\nnext \u{202e}x ü"), "a\\u{1b}[31mred\\nnext \\u{202e}x ü");
-    }
-
-    #[test]
-    fn long_lines_are_cut_and_say_so() {
-        let text = "x".repeat(MOST_CHARS + 5);
-        assert!(plain(&text).ends_with("x… (5 characters more)"));
-    }
 
     #[test]
     fn the_last_line_is_kept_however_many_there_are() {

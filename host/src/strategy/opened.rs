@@ -3,13 +3,16 @@
 use crate::device::Group;
 use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::call::{Failed, Instance};
-use crate::strategy::description::OTHER_CLAIMS;
-use crate::strategy::error::{CpusetRule, Denial, Fault, Identity, StrategyError};
+use crate::strategy::error::{CpusetRule, Fault, Identity, StrategyError};
 use crate::strategy::limits::Limits;
-use crate::strategy::options::{OptionsError, Schema, merged};
-use crate::strategy::verify::Rules;
-use crate::strategy::{Decision, Description, ExplicitCpuset, Offer, Request, Source, State, convert};
+use crate::strategy::{
+    Decision, Denial, Description, ExplicitCpuset, Offer, Request, Source, State, convert,
+};
 use crate::strategy::{bindings::StrategyPre, log::Guest};
+use dracpu_codec::strategy::description::OTHER_CLAIMS;
+use dracpu_codec::strategy::options::{Schema, merged};
+use dracpu_codec::strategy::verify::Rules;
+use dracpu_codec::strategy::{OptionsError, denial, refusal};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use serde_json::{Map, Value};
@@ -219,8 +222,8 @@ impl Opened {
             .call(|strategy, store| strategy.dracpu_strategy_policy().call_allocate(store, asked, now));
         self.last_fuel = instance.fuel_used();
         let outcome = match answer? {
-            Ok(decision) => self.rules.decision(requests, state, decision).map(Ok),
-            Err(denial) => convert::denial(denial, requests.len()).map(Err),
+            Ok(decision) => self.rules.decision(requests, state, convert::decision(decision)).map(Ok),
+            Err(answer) => denial(convert::denial(answer), requests.len()).map(Err),
         };
         match outcome {
             Err(lie) => Err(instance.fail(Fault::BadAnswer(lie))),
@@ -240,11 +243,11 @@ impl Opened {
         match instance
             .call(|strategy, store| strategy.dracpu_strategy_policy().call_open(store, machine, options))?
         {
-            Err(denial) => {
-                let denial = Denial { request: None, ..convert::refusal(denial) };
+            Err(answer) => {
+                let denial = Denial { request: None, ..refusal(convert::denial(answer)) };
                 Err(instance.fail(Fault::Denied(denial)))
             }
-            Ok(offers) => match self.rules.offers(offers) {
+            Ok(offers) => match self.rules.offers(convert::offers(offers)) {
                 Ok(offers) => Ok((instance, offers)),
                 Err(lie) => Err(instance.fail(Fault::BadAnswer(lie))),
             },

@@ -6,20 +6,20 @@ use std::fmt;
 
 /// Major, minor, patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(pub(crate) u32, pub(crate) u32, pub(crate) u32);
+pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
     /// Older runtimes can dead-lock when a plugin registers while containers start.
-    pub(super) const LEAST: Self = Self(0, 6, 1);
+    pub const LEAST: Self = Self(0, 6, 1);
 
     /// From here on an update outside of hooks cannot dead-lock the runtime.
-    pub(crate) const BEARS_PUSHES: Self = Self(0, 12, 1);
+    pub const BEARS_PUSHES: Self = Self(0, 12, 1);
 
     /// From here on a container's CDI devices are named in hooks.
-    pub(crate) const NAMES_DEVICES: Self = Self(0, 12, 0);
+    pub const NAMES_DEVICES: Self = Self(0, 12, 0);
 
     /// Reads `1.2.3` with whatever stands before and behind it: `v0.12.3`, `2.4.2+unknown`, `1.7.26~ds1`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
         let mut numbers = text.get(..end)?.split('.').map(str::parse);
@@ -59,7 +59,7 @@ const CRIO: &Table = &[
 ];
 
 /// The runtime's NRI version; none = nothing tells.
-pub(super) fn nri_version(runtime: &ConfigureRequest) -> Option<Version> {
+pub fn nri_version(runtime: &ConfigureRequest) -> Option<Version> {
     Version::parse(&runtime.nri_version).or_else(|| {
         let table = match &*runtime.runtime_name {
             "containerd" => CONTAINERD,

@@ -27,10 +27,10 @@ pub enum EnvFault {
 /// the first fault.
 ///
 /// `devices_are_told`: the runtime is one that names CDI devices, so that a container without any has none.
-pub(super) fn said(
-    container: &Container,
-    devices_are_told: bool,
-) -> Result<Vec<(ClaimUid, CpuSet)>, EnvFault> {
+///
+/// # Errors
+/// [`EnvFault`], which names the variable.
+pub fn said(container: &Container, devices_are_told: bool) -> Result<Vec<(ClaimUid, CpuSet)>, EnvFault> {
     let mut said = Vec::new();
     for variable in container.env.iter().filter(|variable| variable.starts_with(ENV_PREFIX)) {
         let (uid, cpus) = parse(variable).ok_or_else(|| EnvFault::Malformed(variable.clone()))?;
@@ -43,7 +43,7 @@ pub(super) fn said(
 }
 
 /// The claims whose CDI devices the runtime says the container was given.
-pub(super) fn given(container: &Container) -> impl Iterator<Item = ClaimUid> {
+pub fn given(container: &Container) -> impl Iterator<Item = ClaimUid> {
     container.cdi_devices.iter().filter_map(|device| claim_of_device(device))
 }
 

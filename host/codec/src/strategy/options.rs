@@ -17,7 +17,7 @@ pub struct OptionsError {
 
 /// The compiled schema.
 #[derive(Debug)]
-pub(crate) struct Schema {
+pub struct Schema {
     validator: jsonschema::Validator,
     keys: Vec<String>,
 }
@@ -25,7 +25,10 @@ pub(crate) struct Schema {
 impl Schema {
     /// Compiles a schema. References to other documents are refused, patterns run in linear time: the
     /// schema comes from the component.
-    pub(crate) fn compile(schema: &Value) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it, in the words of the validator.
+    pub fn compile(schema: &Value) -> Result<Self, String> {
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft202012)
             .with_pattern_options(jsonschema::PatternOptions::regex())
@@ -36,7 +39,11 @@ impl Schema {
         Ok(Self { validator, keys })
     }
 
-    pub(crate) fn check(&self, options: &Value, whose: impl FnOnce() -> String) -> Result<(), OptionsError> {
+    /// Holds options against the schema; `whose` they are is said of mistakes.
+    ///
+    /// # Errors
+    /// Every mistake.
+    pub fn check(&self, options: &Value, whose: impl FnOnce() -> String) -> Result<(), OptionsError> {
         if self.validator.is_valid(options) {
             return Ok(());
         }
@@ -89,7 +96,8 @@ fn is_about_keys(error: &jsonschema::ValidationError<'_>) -> bool {
 }
 
 /// `over` on top of `under`, key by key.
-pub(crate) fn merged(under: &Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
+#[must_use]
+pub fn merged(under: &Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
     let mut options = under.clone();
     options.extend(over.iter().map(|(key, value)| (key.clone(), value.clone())));
     options

@@ -68,7 +68,7 @@ pub(super) struct FileConfig {
 ///
 /// # Errors
 /// [`ConfigError::Refused`] when the text is no YAML mapping, or has a key twice.
-pub(super) fn parse(text: &str) -> Result<Map<String, Value>, ConfigError> {
+pub fn parse(text: &str) -> Result<Map<String, Value>, ConfigError> {
     let refused = |problem: String| ConfigError::Refused { problems: vec![problem] };
     let options = serde_saphyr::options! {
         with_snippet: false,
@@ -305,7 +305,7 @@ impl Fields<'_> {
             Some(_) => {}
         }
         let path = self.text("path").filter(|path| !path.is_empty()).map(PathBuf::from);
-        if path.is_none() && !name.as_deref().is_some_and(built_in) {
+        if path.is_none() && !name.as_deref().is_some_and(|name| values::BUILT_IN.contains(&name)) {
             self.problem("path", "is missing; give the component file (only built-in strategies need none)");
         }
         let digest = self.text("digest");
@@ -326,10 +326,6 @@ impl Fields<'_> {
         };
         Some(StrategyConfig { name: name?, path, digest, limits, options })
     }
-}
-
-fn built_in(name: &str) -> bool {
-    dracpu_built_in::BUILT_IN.iter().any(|built_in| built_in.name == name)
 }
 
 /// A value in a few words, for messages.

@@ -1,14 +1,15 @@
 //! What a strategy says of itself, checked when it is loaded.
 
-use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::options::Schema;
-use crate::strategy::{Description, ExplicitCpuset, log};
+use crate::strategy::{Description, answer};
+use crate::words::plain;
 
 /// Attributes that the host can compute for a strategy.
-pub(crate) const PUBLISHABLE: [&str; 2] = ["dra.cpu/cpuIDs", "dra.cpu/smtLayout"];
+const PUBLISHABLE: [&str; 2] = ["dra.cpu/cpuIDs", "dra.cpu/smtLayout"];
 /// Costly inputs that a strategy can ask for.
-pub(crate) const NEEDS: [&str; 1] = [OTHER_CLAIMS];
-pub(crate) const OTHER_CLAIMS: &str = "other-claims";
+const NEEDS: [&str; 1] = [OTHER_CLAIMS];
+/// What other claims hold.
+pub const OTHER_CLAIMS: &str = "other-claims";
 
 /// A description that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,33 +35,32 @@ pub enum DescriptionFault {
     Needs(String),
 }
 
-pub(crate) fn checked(described: wit::Description) -> Result<(Description, Schema), DescriptionFault> {
+/// The description, and the schema of the strategy's options, if all of it can be used.
+///
+/// # Errors
+/// What cannot.
+pub fn checked(described: answer::Description) -> Result<(Description, Schema), DescriptionFault> {
     if !is_dns_label(&described.name) {
-        return Err(DescriptionFault::Name(log::plain(&described.name)));
+        return Err(DescriptionFault::Name(plain(&described.name)));
     }
     if !is_semantic_version(&described.version) {
-        return Err(DescriptionFault::Version(log::plain(&described.version)));
+        return Err(DescriptionFault::Version(plain(&described.version)));
     }
     if let Some(unknown) = described.publishes.iter().find(|name| !PUBLISHABLE.contains(&name.as_str())) {
-        return Err(DescriptionFault::Publishes(log::plain(unknown)));
+        return Err(DescriptionFault::Publishes(plain(unknown)));
     }
     if let Some(unknown) = described.needs.iter().find(|name| !NEEDS.contains(&name.as_str())) {
-        return Err(DescriptionFault::Needs(log::plain(unknown)));
+        return Err(DescriptionFault::Needs(plain(unknown)));
     }
     let options_schema = serde_json::from_str(&described.options_schema)
         .map_err(|error| DescriptionFault::SchemaText(error.to_string()))?;
-    let schema =
-        Schema::compile(&options_schema).map_err(|error| DescriptionFault::Schema(log::plain(&error)))?;
+    let schema = Schema::compile(&options_schema).map_err(|error| DescriptionFault::Schema(plain(&error)))?;
     let description = Description {
         name: described.name,
         version: described.version,
-        summary: log::plain(&described.summary),
+        summary: plain(&described.summary),
         options_schema,
-        explicit_cpuset: match described.explicit_cpuset {
-            wit::ExplicitCpuset::Refused => ExplicitCpuset::Refused,
-            wit::ExplicitCpuset::Accepted => ExplicitCpuset::Accepted,
-            wit::ExplicitCpuset::Required => ExplicitCpuset::Required,
-        },
+        explicit_cpuset: described.explicit_cpuset,
         publishes: described.publishes,
         needs: described.needs,
     };
@@ -68,7 +68,8 @@ pub(crate) fn checked(described: wit::Description) -> Result<(Description, Schem
 }
 
 /// RFC 1123: lower-case letters, digits and inner dashes, 1 to 63.
-pub(crate) fn is_dns_label(text: &str) -> bool {
+#[must_use]
+pub fn is_dns_label(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
     bytes.len() <= 63
@@ -78,7 +79,7 @@ pub(crate) fn is_dns_label(text: &str) -> bool {
 }
 
 /// `MAJOR.MINOR.PATCH[-PRE][+BUILD]`: <https://semver.org>, version 2.0.0.
-pub(crate) fn is_semantic_version(text: &str) -> bool {
+pub(super) fn is_semantic_version(text: &str) -> bool {
     let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
     let (core, pre) = rest.split_once('-').map_or((rest, None), |(core, pre)| (core, Some(pre)));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -96,16 +97,15 @@ pub(crate) fn is_semantic_version(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn described() -> wit::Description {
-        wit::Description {
+    fn described() -> answer::Description {
+        answer::Description {
             name: "packed".to_owned(),
             version: "0.1.0".to_owned(),
             summary: "packs".to_owned(),
             options_schema: "{}".to_owned(),
-            explicit_cpuset: wit::ExplicitCpuset::Refused,
+            explicit_cpuset: crate::strategy::ExplicitCpuset::Refused,
             publishes: vec!["dra.cpu/cpuIDs".to_owned()],
             needs: vec!["other-claims".to_owned()],
-            extra: Vec::new(),
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_name() {
-        let fault = |change: fn(&mut wit::Description)| {
+        let fault = |change: fn(&mut answer::Description)| {
             let mut described = described();
             change(&mut described);
             checked(described).unwrap_err()

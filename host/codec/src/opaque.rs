@@ -97,18 +97,19 @@ pub enum ConfigFault {
 
 /// What the entries that apply to one result come to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The claim's own cpuset.
-    pub(crate) cpuset: Option<CpuSet>,
+    pub cpuset: Option<CpuSet>,
     /// The strategy that it wants.
-    pub(crate) strategy: Option<String>,
+    pub strategy: Option<String>,
     /// Options, those of the claim over those of its class.
-    pub(crate) options: Map<String, Value>,
+    pub options: Map<String, Value>,
 }
 
 impl Settings {
     /// What is set, for a message; none when nothing is.
-    pub(crate) fn what(&self) -> Option<&'static str> {
+    #[must_use]
+    pub fn what(&self) -> Option<&'static str> {
         match (&self.cpuset, &self.strategy, self.options.is_empty()) {
             (Some(_), _, _) => Some("cpuset"),
             (_, Some(_), _) => Some("strategy"),
@@ -120,7 +121,10 @@ impl Settings {
 
 /// The settings of each result, in order. An entry without request names is for all of them. Entries that
 /// name other requests have nothing to say here.
-pub(crate) fn settings(
+///
+/// # Errors
+/// [`ConfigFault`] for what cannot be honoured.
+pub fn settings(
     entries: &[OpaqueConfig],
     results: &[&AllocationResult],
 ) -> Result<Vec<Settings>, ConfigFault> {
@@ -167,7 +171,8 @@ pub(crate) fn settings(
 }
 
 /// The request without subrequest.
-pub(crate) fn main_request(request: &str) -> &str {
+#[must_use]
+pub fn main_request(request: &str) -> &str {
     request.split_once('/').map_or(request, |(main, _)| main)
 }
 

@@ -2,7 +2,7 @@
 //! connection id and length (u32 each, big endian) and payload. There is no handshake: a connection
 //! exists as soon as a side uses its id. Pure: bytes in, bytes out.
 
-use super::SessionError;
+use super::WireError;
 use super::ttrpc::{self, Message};
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const FRAME_HEADER_LEN: usize = 8;
 
 /// A logical connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Connection {
+pub enum Connection {
     /// Id 1: the plugin serves, the runtime calls.
     Plugin,
     /// Id 2: the runtime serves, the plugin calls.
@@ -33,7 +33,7 @@ impl Connection {
 ///
 /// Not in one, because the reader of released runtimes takes the frame that a message begins in into a
 /// buffer of 4096 bytes and drops the connection when it does not fit; a frame behind it may have any size.
-pub(super) fn write_message(connection: Connection, message: &Message, out: &mut Vec<u8>) {
+pub fn write_message(connection: Connection, message: &Message, out: &mut Vec<u8>) {
     write_frame(connection, &message.header(), out);
     if !message.data.is_empty() {
         write_frame(connection, &message.data, out);
@@ -52,7 +52,7 @@ fn write_frame(connection: Connection, payload: &[u8], out: &mut Vec<u8>) {
 /// Holds what has arrived of incomplete messages, never what a length only announces; payload of unknown
 /// connections is skipped.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub struct Inbox {
     /// The frame header as far as it is here.
     header: Vec<u8>,
     /// The frame being read: its connection, and how much of it is still to come.
@@ -67,7 +67,7 @@ impl Inbox {
     ///
     /// # Errors
     /// A frame or message with a length that no runtime sends; the trunk is useless from here on.
-    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), SessionError> {
+    pub fn feed(&mut self, mut input: &[u8]) -> Result<(), WireError> {
         while !input.is_empty() {
             match self.frame {
                 None => self.read_header(&mut input)?,
@@ -83,11 +83,11 @@ impl Inbox {
     }
 
     /// The oldest message that is complete.
-    pub(super) fn next(&mut self) -> Option<(Connection, Message)> {
+    pub fn pop(&mut self) -> Option<(Connection, Message)> {
         self.complete.pop_front()
     }
 
-    fn read_header(&mut self, input: &mut &[u8]) -> Result<(), SessionError> {
+    fn read_header(&mut self, input: &mut &[u8]) -> Result<(), WireError> {
         let missing = FRAME_HEADER_LEN - self.header.len();
         let (bytes, rest) = input.split_at(missing.min(input.len()));
         *input = rest;
@@ -98,13 +98,13 @@ impl Inbox {
             self.frame = match usize::try_from(announced) {
                 Ok(0) => None, // no payload to wait for
                 Ok(length) if length <= MAX_FRAME => Some((id, length)),
-                _ => return Err(SessionError::FrameTooLarge { length: announced, limit: MAX_FRAME }),
+                _ => return Err(WireError::FrameTooLarge { length: announced, limit: MAX_FRAME }),
             };
         }
         Ok(())
     }
 
-    fn read_payload(&mut self, id: u32, mut payload: &[u8]) -> Result<(), SessionError> {
+    fn read_payload(&mut self, id: u32, mut payload: &[u8]) -> Result<(), WireError> {
         let (connection, assembler) = match id {
             1 => (Connection::Plugin, &mut self.plugin),
             2 => (Connection::Runtime, &mut self.runtime),

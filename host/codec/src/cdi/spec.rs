@@ -89,7 +89,11 @@ struct Edits {
 }
 
 /// The text of a claim's spec file.
-pub(crate) fn text(uid: &ClaimUid, record: &Record) -> String {
+///
+/// # Panics
+/// Never: strings and lists always serialize.
+#[must_use]
+pub fn text(uid: &ClaimUid, record: &Record) -> String {
     let edits = Edits { env: vec![format!("{ENV_PREFIX}{uid}={}", record.booking.cpus())] };
     let annotations = BTreeMap::from([(ANNOTATION.to_owned(), record.to_json())]);
     let spec = Spec {
@@ -101,7 +105,10 @@ pub(crate) fn text(uid: &ClaimUid, record: &Record) -> String {
 }
 
 /// What a spec file of this claim says.
-pub(crate) fn parse(uid: &ClaimUid, bytes: &[u8]) -> Result<Content, SpecFault> {
+///
+/// # Errors
+/// When not even its CPUs can be told.
+pub fn parse(uid: &ClaimUid, bytes: &[u8]) -> Result<Content, SpecFault> {
     let spec: Spec = match serde_json::from_slice(bytes) {
         Ok(spec) => spec,
         Err(error) => return salvage(uid, bytes, SpecFault::NotASpec(error)),

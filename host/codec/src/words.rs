@@ -12,18 +12,24 @@ const MOST_CHARS_OF_A_SENTENCE: usize = 1000;
 /// So many mistakes are told one by one.
 const MOST_LISTED: usize = 20;
 
+/// So much of a guest's text is kept, before escaping.
+const MOST_CHARS_OF_A_GUEST: usize = 1024;
+
 /// A value to be quoted: whole where it is short, else its beginning and `…`.
-pub(crate) fn quoted(value: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn quoted(value: &str) -> Cow<'_, str> {
     cut(value, MOST_CHARS)
 }
 
 /// Somebody else's sentence, which may quote what it likes: its beginning and `…` where it is long.
-pub(crate) fn sentence(text: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn sentence(text: &str) -> Cow<'_, str> {
     cut(text, MOST_CHARS_OF_A_SENTENCE)
 }
 
 /// An error with its causes, in one sentence; a cause that its error already names is not repeated.
-pub(crate) fn chain(error: &dyn Error) -> String {
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -44,12 +50,14 @@ fn cut(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Mistakes in one sentence: the first of them, and how many more there are.
-pub(crate) fn listed(mistakes: &[String]) -> String {
+#[must_use]
+pub fn listed(mistakes: &[String]) -> String {
     some_of(mistakes, "; ", "; and ")
 }
 
 /// Names, each in backquotes, in one sentence: the first of them, and how many more there are.
-pub(crate) fn names(names: &[&str]) -> String {
+#[must_use]
+pub fn names(names: &[&str]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{}`", quoted(name))).collect();
     some_of(&names, ", ", " and ")
 }
@@ -60,6 +68,31 @@ fn some_of(words: &[String], between: &str, before_the_rest: &str) -> String {
         0 => listed,
         more => format!("{listed}{before_the_rest}{more} more"),
     }
+}
+
+/// Text of a guest without control characters, cut at 1024 of them; what is cut is said.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len().min(MOST_CHARS_OF_A_GUEST));
+    let mut chars = text.chars();
+    for char in chars.by_ref().take(MOST_CHARS_OF_A_GUEST) {
+        if char.is_control() || is_invisible(char) {
+            plain.extend(char.escape_default());
+        } else {
+            plain.push(char);
+        }
+    }
+    let rest = chars.count();
+    if rest > 0 {
+        plain.push_str(&format!("… ({rest} characters more)"));
+    }
+    plain
+}
+
+/// Characters that reorder or hide what follows (bidirectional controls, line separators): Unicode
+/// Technical Report 36, section 3.
+fn is_invisible(char: char) -> bool {
+    matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -80,5 +113,16 @@ mod tests {
         assert!(listed(&mistakes(20)).ends_with("19; 20"));
         assert!(listed(&mistakes(20_000)).ends_with("19; 20; and 19980 more"));
         assert_eq!(names(&["a", "b"]), "`a`, `b`");
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(plain("a\u{1b}[31mred\nnext \u{202e}x ü"), "a\\u{1b}[31mred\\nnext \\u{202e}x ü");
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_say_so() {
+        let text = "x".repeat(MOST_CHARS_OF_A_GUEST + 5);
+        assert!(plain(&text).ends_with("x… (5 characters more)"));
     }
 }

@@ -121,7 +121,10 @@ impl ConfigFlags {
     }
 
     /// The flags over the keys of a file. Pure. Also gives the warnings.
-    pub(super) fn over(
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn over(
         &self,
         keys: Map<String, Value>,
         around: &Surroundings,

@@ -19,11 +19,11 @@ const NODE_NAME: &str = "the variable NODE_NAME";
 
 /// What the process sees around it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Surroundings {
+pub struct Surroundings {
     /// The variable `NODE_NAME`, which the chart sets through the downward API.
-    pub(super) node_name: Option<OsString>,
+    pub node_name: Option<OsString>,
     /// The name of the host.
-    pub(super) host_name: String,
+    pub host_name: String,
 }
 
 impl Surroundings {

@@ -1,13 +1,13 @@
 //! Protobuf to driver types and back.
 
 use super::CallError;
-use crate::driver::{Container, Created, Pod, Update, Updated};
+use crate::container::{Container, Created, Pod, Update, Updated};
 use dracpu_cpuset::CpuSet;
 use dracpu_proto::nri;
 use std::collections::HashSet;
 
 /// The container that a hook is about, with its pod.
-pub(super) fn container(
+pub fn container(
     pod: Option<nri::PodSandbox>,
     container: Option<nri::Container>,
 ) -> Result<Container, CallError> {
@@ -16,7 +16,7 @@ pub(super) fn container(
 }
 
 /// A container of a known pod.
-pub(super) fn of_pod(pod: Pod, container: nri::Container) -> Container {
+pub fn of_pod(pod: Pod, container: nri::Container) -> Container {
     let resources = container.linux.and_then(|linux| linux.resources);
     Container {
         id: container.id,
@@ -28,12 +28,12 @@ pub(super) fn of_pod(pod: Pod, container: nri::Container) -> Container {
     }
 }
 
-pub(super) fn pod(pod: nri::PodSandbox) -> Pod {
+pub fn pod(pod: nri::PodSandbox) -> Pod {
     Pod { uid: pod.uid, namespace: pod.namespace, name: pod.name }
 }
 
 /// The mask in resources; none = not set, or not understood.
-pub(super) fn cpus(resources: Option<nri::LinuxResources>) -> Option<CpuSet> {
+pub fn cpus(resources: Option<nri::LinuxResources>) -> Option<CpuSet> {
     resources?.cpu?.cpus.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty())
 }
 
@@ -41,7 +41,7 @@ pub(super) fn cpus(resources: Option<nri::LinuxResources>) -> Option<CpuSet> {
 ///
 /// # Errors
 /// An empty mask, which would mean "leave it as it is".
-pub(super) fn created(id: &str, created: Created) -> Result<nri::CreateContainerResponse, CallError> {
+pub fn created(id: &str, created: Created) -> Result<nri::CreateContainerResponse, CallError> {
     if created.cpus.is_empty() {
         return Err(CallError::NoCpus);
     }
@@ -61,7 +61,7 @@ pub(super) fn created(id: &str, created: Created) -> Result<nri::CreateContainer
 }
 
 /// The answer to UpdateContainer: the container's own mask goes with the others.
-pub(super) fn updated(id: &str, updated: Updated) -> nri::UpdateContainerResponse {
+pub fn updated(id: &str, updated: Updated) -> nri::UpdateContainerResponse {
     let own = updated.cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| nri::ContainerUpdate {
         // If it cannot be set, the whole call must fail: else the container would run on the mask asked for.
         ignore_failure: false,
@@ -73,7 +73,7 @@ pub(super) fn updated(id: &str, updated: Updated) -> nri::UpdateContainerRespons
 
 /// Updates as the runtime takes them: never two for one container (the whole answer would be refused), none
 /// for the container `own` that the hook is about, none that is empty (it would change nothing).
-pub(super) fn updates(updates: Vec<Update>, own: Option<&str>) -> Vec<nri::ContainerUpdate> {
+pub fn updates(updates: Vec<Update>, own: Option<&str>) -> Vec<nri::ContainerUpdate> {
     let mut named: HashSet<String> = own.into_iter().map(str::to_owned).collect();
     updates
         .into_iter()

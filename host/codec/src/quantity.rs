@@ -19,7 +19,10 @@ pub enum QuantityFault {
 }
 
 /// A positive whole number of CPUs.
-pub(crate) fn whole_cpus(text: &str) -> Result<u32, QuantityFault> {
+///
+/// # Errors
+/// [`QuantityFault`] for every other text.
+pub fn whole_cpus(text: &str) -> Result<u32, QuantityFault> {
     let fault = |make: fn(String) -> QuantityFault| make(text.to_owned());
     let negative = text.starts_with('-');
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);

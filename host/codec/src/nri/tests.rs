@@ -1,6 +1,6 @@
 //! Bytes on the trunk.
 
-use crate::nri::SessionError;
+use crate::nri::WireError;
 use crate::nri::mux::{Connection, Inbox, write_message};
 use crate::nri::ttrpc::{Kind, MAX_DATA, Message, answer};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn drain(inbox: &mut Inbox) -> Vec<(Connection, Message)> {
-    std::iter::from_fn(|| inbox.next()).collect()
+    std::iter::from_fn(|| inbox.pop()).collect()
 }
 
 #[test]
@@ -69,14 +69,14 @@ fn hostile_lengths_are_errors_before_any_of_the_bytes_arrive() {
     let most = u32::try_from(MAX_DATA).unwrap();
     let frame_of = |length: u32| [1u32.to_be_bytes(), length.to_be_bytes()].concat();
     assert!(
-        matches!(refusal(&frame_of(most + 11)), SessionError::FrameTooLarge { length, .. } if length == most + 11)
+        matches!(refusal(&frame_of(most + 11)), WireError::FrameTooLarge { length, .. } if length == most + 11)
     );
-    assert!(matches!(refusal(&frame_of(u32::MAX)), SessionError::FrameTooLarge { .. }));
+    assert!(matches!(refusal(&frame_of(u32::MAX)), WireError::FrameTooLarge { .. }));
     let header = |length: u32, kind: u8| [&length.to_be_bytes()[..], &[0, 0, 0, 1, kind, 0]].concat();
     let error = refusal(&frame(1, &header(most + 1, 1)));
-    assert!(matches!(error, SessionError::MessageTooLarge { length, .. } if length == most + 1), "{error}");
-    assert!(matches!(refusal(&frame(2, &header(u32::MAX, 2))), SessionError::MessageTooLarge { .. }));
-    assert!(matches!(refusal(&frame(1, &header(0, 3))), SessionError::NotUnary { kind: 3 }));
+    assert!(matches!(error, WireError::MessageTooLarge { length, .. } if length == most + 1), "{error}");
+    assert!(matches!(refusal(&frame(2, &header(u32::MAX, 2))), WireError::MessageTooLarge { .. }));
+    assert!(matches!(refusal(&frame(1, &header(0, 3))), WireError::NotUnary { kind: 3 }));
 }
 
 fn messages() -> impl Strategy<Value = Vec<(bool, Message)>> {

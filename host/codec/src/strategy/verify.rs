@@ -1,8 +1,8 @@
 //! The rules that every answer is held against. A strategy is free to choose, not to err: an answer
 //! that breaks one of these fails the claim by name.
 
-use crate::strategy::bindings::dracpu::strategy::types as wit;
-use crate::strategy::{Decision, Grant, Request, State, log};
+use crate::strategy::{Decision, Grant, Request, State, answer};
+use crate::words::plain;
 use dracpu_cpuset::CpuSet;
 
 /// An answer against the rules.
@@ -49,22 +49,27 @@ pub enum Lie {
 
 /// What answers are checked against; fixed while a strategy is open.
 #[derive(Debug)]
-pub(crate) struct Rules {
-    pub(crate) online: CpuSet,
-    pub(crate) reserved: CpuSet,
+pub struct Rules {
+    /// CPUs that can run anything.
+    pub online: CpuSet,
+    /// CPUs that nobody gets.
+    pub reserved: CpuSet,
     /// Name and CPUs of each group.
-    pub(crate) groups: Vec<(String, CpuSet)>,
+    pub groups: Vec<(String, CpuSet)>,
     /// Kernel ids of the NUMA nodes as the strategy counts them; none for one that the kernel lacks.
-    pub(crate) nodes: Vec<Option<u32>>,
+    pub nodes: Vec<Option<u32>>,
 }
 
 impl Rules {
     /// The decision, if it keeps every rule.
-    pub(crate) fn decision(
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn decision(
         &self,
         requests: &[Request],
         state: &State,
-        answer: wit::Decision,
+        answer: answer::Decision,
     ) -> Result<Decision, Lie> {
         if answer.grants.len() != requests.len() {
             return Err(Lie::GrantCount { asked: requests.len(), given: answer.grants.len() });
@@ -92,7 +97,7 @@ impl Rules {
             given.extend_from(&blocked);
             grants.push(Grant { cpus, blocked, mems: self.mems(name, &grant.mems)? });
         }
-        Ok(Decision { grants, join_shared_pool: answer.join_shared_pool, why: log::plain(&answer.why) })
+        Ok(Decision { grants, join_shared_pool: answer.join_shared_pool, why: plain(&answer.why) })
     }
 
     /// Words of the guest as a set of CPUs that can be given. The order makes the message the most
@@ -185,18 +190,17 @@ mod tests {
         Request { name, group, count, cpuset: None, options: serde_json::Map::new(), pcie_roots: Vec::new() }
     }
 
-    fn grant(cpus: &[u32], blocked: &[u32], mems: &[u32]) -> wit::Grant {
+    fn grant(cpus: &[u32], blocked: &[u32], mems: &[u32]) -> answer::Grant {
         let words = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>().into_words();
-        wit::Grant { cpus: words(cpus), blocked: words(blocked), mems: mems.to_vec() }
+        answer::Grant { cpus: words(cpus), blocked: words(blocked), mems: mems.to_vec() }
     }
 
     /// The verdict on grants for requests of the right sizes, of the groups in turn, with CPU 7 taken.
-    fn verdict(grants: Vec<wit::Grant>, sizes: &[u32]) -> Result<Decision, Lie> {
+    fn verdict(grants: Vec<answer::Grant>, sizes: &[u32]) -> Result<Decision, Lie> {
         let requests: Vec<Request> =
             sizes.iter().enumerate().map(|(group, size)| request(group, *size)).collect();
         let free = rules().online.difference(&CpuSet::from([0, 7]));
-        let answer =
-            wit::Decision { grants, join_shared_pool: true, why: "so\n".to_owned(), extra: Vec::new() };
+        let answer = answer::Decision { grants, join_shared_pool: true, why: "so\n".to_owned() };
         rules().decision(&requests, &State { free, others: Vec::new() }, answer)
     }
 
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn words_must_be_canonical() {
         for words in [vec![2, 0], vec![1; 129]] {
-            let given = wit::Grant { cpus: words, blocked: Vec::new(), mems: Vec::new() };
+            let given = answer::Grant { cpus: words, blocked: Vec::new(), mems: Vec::new() };
             assert_eq!(verdict(vec![given], &[1]), Err(Lie::NotCanonical { place: "request r0".to_owned() }));
         }
     }

@@ -1,13 +1,11 @@
 //! What a strategy offers the scheduler, checked before any of it is published.
 
-use crate::device::Attribute;
-use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::verify::{Lie, Rules};
-use crate::strategy::{Offer, description};
+use crate::strategy::{Attribute, Offer, answer, description};
 
 /// Attributes of one offer. A device carries at most 32, of which the host needs half
 /// (`resource.k8s.io`, `ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-pub(crate) const MOST_ATTRIBUTES: usize = 16;
+pub(super) const MOST_ATTRIBUTES: usize = 16;
 /// Length of a text attribute (`DeviceAttributeMaxValueLength`).
 const MOST_TEXT_BYTES: usize = 64;
 /// Length of an attribute's domain and identifier (`DeviceMaxDomainLength`, `DeviceMaxIDLength`).
@@ -16,7 +14,10 @@ const MOST_IDENTIFIER_BYTES: usize = 32;
 
 impl Rules {
     /// The offers, if each keeps the rules.
-    pub(crate) fn offers(&self, offers: Vec<wit::Offer>) -> Result<Vec<Offer>, Lie> {
+    ///
+    /// # Errors
+    /// The rule that one breaks.
+    pub fn offers(&self, offers: Vec<answer::Offer>) -> Result<Vec<Offer>, Lie> {
         if offers.len() != self.groups.len() {
             return Err(Lie::OfferCount { offers: offers.len(), groups: self.groups.len() });
         }
@@ -25,8 +26,8 @@ impl Rules {
     }
 }
 
-fn checked(offer: wit::Offer, group: &str, size: usize) -> Result<Offer, Lie> {
-    let wit::Offer { capacity, step, attributes } = offer;
+fn checked(offer: answer::Offer, group: &str, size: usize) -> Result<Offer, Lie> {
+    let answer::Offer { capacity, step, attributes } = offer;
     if usize::try_from(capacity).map_or(true, |capacity| capacity > size) {
         return Err(Lie::Capacity { group: group.to_owned(), capacity, size });
     }
@@ -49,19 +50,19 @@ fn checked(offer: wit::Offer, group: &str, size: usize) -> Result<Offer, Lie> {
     Ok(Offer { capacity, step, attributes: checked })
 }
 
-fn attribute(value: wit::Attribute) -> Result<Attribute, &'static str> {
+fn attribute(value: answer::Attribute) -> Result<Attribute, &'static str> {
     match value {
-        wit::Attribute::Int(int) => Ok(Attribute::Int(int)),
-        wit::Attribute::Truth(truth) => Ok(Attribute::Bool(truth)),
-        wit::Attribute::Text(text) if text.len() > MOST_TEXT_BYTES => Err("a text of more than 64 bytes"),
-        wit::Attribute::Text(text) => Ok(Attribute::Text(text)),
-        wit::Attribute::Version(version) if version.len() > MOST_TEXT_BYTES => {
+        answer::Attribute::Int(int) => Ok(Attribute::Int(int)),
+        answer::Attribute::Truth(truth) => Ok(Attribute::Bool(truth)),
+        answer::Attribute::Text(text) if text.len() > MOST_TEXT_BYTES => Err("a text of more than 64 bytes"),
+        answer::Attribute::Text(text) => Ok(Attribute::Text(text)),
+        answer::Attribute::Version(version) if version.len() > MOST_TEXT_BYTES => {
             Err("a version of more than 64 bytes")
         }
-        wit::Attribute::Version(version) if !description::is_semantic_version(&version) => {
+        answer::Attribute::Version(version) if !description::is_semantic_version(&version) => {
             Err("not a semantic version")
         }
-        wit::Attribute::Version(version) => Ok(Attribute::Version(version)),
+        answer::Attribute::Version(version) => Ok(Attribute::Version(version)),
     }
 }
 
@@ -104,14 +105,14 @@ mod tests {
         }
     }
 
-    fn offer(capacity: u32, step: u32, attributes: &[(&str, wit::Attribute)]) -> wit::Offer {
+    fn offer(capacity: u32, step: u32, attributes: &[(&str, answer::Attribute)]) -> answer::Offer {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        wit::Offer { capacity, step, attributes }
+        answer::Offer { capacity, step, attributes }
     }
 
     #[test]
     fn honest_offers_pass() {
-        let given = offer(4, 2, &[("example.org/rank", wit::Attribute::Int(-1))]);
+        let given = offer(4, 2, &[("example.org/rank", answer::Attribute::Int(-1))]);
         let offers = rules().offers(vec![given]).unwrap();
         assert_eq!(offers[0].attributes, [("example.org/rank".to_owned(), Attribute::Int(-1))]);
         assert_eq!((offers[0].capacity, offers[0].step), (4, 2));
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn attributes_must_be_in_the_authors_own_domain_and_within_the_limits_of_the_api() {
-        let int = wit::Attribute::Int(1);
+        let int = answer::Attribute::Int(1);
         for (name, value) in [
             ("rank", int.clone()),
             ("dra.cpu/rank", int.clone()),
@@ -137,13 +138,14 @@ mod tests {
             ("Example.org/rank", int.clone()),
             ("example.org/1rank", int.clone()),
             ("example.org/", int),
-            ("example.org/text", wit::Attribute::Text("x".repeat(65))),
-            ("example.org/version", wit::Attribute::Version("1.0".to_owned())),
+            ("example.org/text", answer::Attribute::Text("x".repeat(65))),
+            ("example.org/version", answer::Attribute::Version("1.0".to_owned())),
         ] {
             let answer = rules().offers(vec![offer(4, 1, &[(name, value)])]);
             assert!(matches!(answer, Err(Lie::Attribute { .. })), "{name}: {answer:?}");
         }
-        let twice = [("example.org/a", wit::Attribute::Int(1)), ("example.org/a", wit::Attribute::Int(2))];
+        let twice =
+            [("example.org/a", answer::Attribute::Int(1)), ("example.org/a", answer::Attribute::Int(2))];
         assert!(matches!(
             rules().offers(vec![offer(4, 1, &twice)]),
             Err(Lie::Attribute { why: "given twice", .. })

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 /// The arguments with two dashes before every long flag that `command` or one of its verbs knows.
-pub(crate) fn normalise(args: impl IntoIterator<Item = OsString>, command: &clap::Command) -> Vec<OsString> {
+pub fn normalise(args: impl IntoIterator<Item = OsString>, command: &clap::Command) -> Vec<OsString> {
     let mut known = HashSet::new();
     collect(command, &mut known);
     let mut flags = true; // until `--`
@@ -25,7 +25,7 @@ pub(crate) fn normalise(args: impl IntoIterator<Item = OsString>, command: &clap
 }
 
 /// What to write where a boolean flag and its value stand apart: the value is then taken for something else.
-pub(crate) fn split_boolean(args: &[OsString], command: &clap::Command) -> Option<String> {
+pub fn split_boolean(args: &[OsString], command: &clap::Command) -> Option<String> {
     let flags = args.iter().take_while(|arg| *arg != "--").filter_map(|arg| arg.to_str());
     let flags: Vec<&str> = flags.collect();
     flags.windows(2).find_map(|pair| {

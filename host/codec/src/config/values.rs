@@ -9,6 +9,8 @@ pub(super) const PACKED: &str = "packed";
 pub(super) const PACKED_ALIAS: &str = "cpumanager";
 /// The built-in strategy that takes the claim's own cpuset.
 pub(super) const EXTERNAL: &str = "external";
+/// The strategies that come with the daemon: they need no file.
+pub const BUILT_IN: [&str; 3] = [EXTERNAL, "llc-first", PACKED];
 
 /// `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`: HOST:PORT as Go's `net.Listen` has it. An
 /// empty host is every address of the machine.

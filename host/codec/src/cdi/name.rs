@@ -8,13 +8,13 @@ pub(crate) const KIND: &str = "dra.k8s.io/cpu";
 pub const ENV_PREFIX: &str = "DRA_CPUSET_";
 
 /// What the name of a spec file begins with: as the CDI libraries name a transient spec.
-pub(crate) const FILE_PREFIX: &str = "dra.k8s.io-cpu_claim-";
+pub const FILE_PREFIX: &str = "dra.k8s.io-cpu_claim-";
 
 /// What it ends with.
-pub(crate) const SPEC_END: &str = ".json";
+pub const SPEC_END: &str = ".json";
 
 /// What a spec file's name ends with until the file is complete.
-pub(crate) const TEMP_END: &str = ".tmp";
+pub const TEMP_END: &str = ".tmp";
 
 const DEVICE_PREFIX: &str = "claim-";
 
@@ -46,7 +46,10 @@ pub enum BadUid {
 }
 
 /// Checks that a claim can have a CDI device and a file of its own.
-pub(crate) fn check_uid(uid: &ClaimUid) -> Result<(), BadUid> {
+///
+/// # Errors
+/// Why it cannot.
+pub fn check_uid(uid: &ClaimUid) -> Result<(), BadUid> {
     let text = uid.as_str();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
     if text.is_empty() {
@@ -70,7 +73,7 @@ pub fn spec_file_name(uid: &ClaimUid) -> Result<String, BadUid> {
 }
 
 /// The device's name inside its spec: `claim-<uid>`.
-pub(crate) fn device_name(uid: &ClaimUid) -> String {
+pub(super) fn device_name(uid: &ClaimUid) -> String {
     format!("{DEVICE_PREFIX}{uid}")
 }
 

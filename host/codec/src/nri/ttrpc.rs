@@ -1,7 +1,7 @@
 //! The unary part of ttrpc: messages of a 10-byte header (length u32, stream u32, kind u8, flags u8, numbers
 //! big endian) and protobuf data. Pure: bytes in, bytes out.
 
-use super::{CallError, SessionError};
+use super::{CallError, WireError};
 use dracpu_proto::ttrpc::{Request, Response, Status};
 use prost::Message as _;
 
@@ -12,7 +12,7 @@ pub(super) const MAX_DATA: usize = 4 << 20;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// 1
     Request,
     /// 2
@@ -21,24 +21,27 @@ pub(super) enum Kind {
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
+pub struct Message {
+    /// Request or response.
+    pub kind: Kind,
     /// Pairs a response with its request; odd, and rising for each connection.
-    pub(super) stream: u32,
+    pub stream: u32,
     /// An encoded envelope, at most [`MAX_DATA`].
-    pub(super) data: Vec<u8>,
+    pub data: Vec<u8>,
 }
 
 impl Message {
     /// The request that calls a method, without time limit.
-    pub(super) fn request(stream: u32, service: &str, method: &str, payload: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn request(stream: u32, service: &str, method: &str, payload: Vec<u8>) -> Self {
         let request =
             Request { service: service.to_owned(), method: method.to_owned(), payload, ..Default::default() };
         Self { kind: Kind::Request, stream, data: request.encode_to_vec() }
     }
 
     /// The answer to the request of the same stream.
-    pub(super) fn response(stream: u32, answer: Result<Vec<u8>, CallError>) -> Self {
+    #[must_use]
+    pub fn response(stream: u32, answer: Result<Vec<u8>, CallError>) -> Self {
         let response = match answer {
             Ok(payload) => Response { status: None, payload },
             Err(error) => Response { status: Some(status(&error)), payload: Vec::new() },
@@ -66,7 +69,7 @@ impl Message {
 ///
 /// # Errors
 /// The status, if the call failed.
-pub(super) fn answer(response: &Message) -> Result<Vec<u8>, Status> {
+pub fn answer(response: &Message) -> Result<Vec<u8>, Status> {
     match Response::decode(&*response.data) {
         Ok(Response { status: Some(status), .. }) if status.code != 0 => Err(status),
         Ok(response) => Ok(response.payload),
@@ -109,7 +112,7 @@ impl Assembler {
     ///
     /// # Errors
     /// A header that is none of a unary message; the connection is useless from here on.
-    pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<Option<Message>, SessionError> {
+    pub(super) fn take(&mut self, input: &mut &[u8]) -> Result<Option<Message>, WireError> {
         while !input.is_empty() {
             let (mut message, left) = match self.message.take() {
                 Some(reading) => reading,
@@ -130,7 +133,7 @@ impl Assembler {
         Ok(None)
     }
 
-    fn take_header(&mut self, input: &mut &[u8]) -> Result<Option<(Message, usize)>, SessionError> {
+    fn take_header(&mut self, input: &mut &[u8]) -> Result<Option<(Message, usize)>, WireError> {
         let missing = HEADER_LEN - self.header.len();
         let (bytes, rest) = input.split_at(missing.min(input.len()));
         *input = rest;
@@ -141,13 +144,13 @@ impl Assembler {
         let kind = match kind {
             1 => Kind::Request,
             2 => Kind::Response,
-            kind => return Err(SessionError::NotUnary { kind }),
+            kind => return Err(WireError::NotUnary { kind }),
         };
         match usize::try_from(announced) {
             Ok(length) if length <= MAX_DATA => {
                 Ok(Some((Message { kind, stream, data: Vec::new() }, length)))
             }
-            _ => Err(SessionError::MessageTooLarge { length: announced, limit: MAX_DATA }),
+            _ => Err(WireError::MessageTooLarge { length: announced, limit: MAX_DATA }),
         }
     }
 }

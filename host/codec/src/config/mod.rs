@@ -5,14 +5,17 @@
 
 mod file;
 pub mod flags;
-pub(crate) mod go_flags;
+pub mod go_flags;
 mod merge;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
+pub use file::parse;
 pub use flags::ConfigFlags;
+pub use merge::Surroundings;
+pub use values::BUILT_IN;
 
 use crate::DRIVER_NAME;
 use crate::words::listed;
