@@ -61,7 +61,12 @@ pub enum PrepareError {
     )]
     RecordMismatch(CpuSet),
     /// The spec could not be written.
-    #[error("CDI spec {} cannot be written{}", path.display(), if *.booked { "; the claim keeps its CPUs" } else { "" })]
+    #[error(
+        "CDI spec {} cannot be written{}; {}",
+        path.display(),
+        if *.booked { ", the claim keeps its CPUs" } else { ", no CPU was given out" },
+        remedy(.source)
+    )]
     Write {
         /// The file.
         path: PathBuf,
@@ -77,6 +82,11 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Whether the claim has its CPUs all the same.
+    pub(super) fn keeps_cpus(&self) -> bool {
+        matches!(self, Self::Write { booked: true, .. })
+    }
+
     /// The strategy that gave no decision and what happened, for metrics; none for all other errors.
     #[must_use]
     pub fn strategy_failure(&self) -> Option<(&str, &'static str)> {
@@ -84,6 +94,22 @@ impl PrepareError {
             Self::Undecided { undecided, .. } => Some((&undecided.strategy, undecided.kind)),
             _ => None,
         }
+    }
+}
+
+/// What a person can do about a file that cannot be changed. The kubelet tries again by itself.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on its file system, see `df` and `df -i`"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        io::ErrorKind::FileTooLarge => "raise the driver's limit on file sizes (RLIMIT_FSIZE)",
+        io::ErrorKind::NotFound => {
+            "its directory has been taken away from under the driver, restart the driver's pod"
+        }
+        io::ErrorKind::PermissionDenied => "let the driver write to its directory",
+        _ => "look at its file system and the kernel's log",
     }
 }
 
@@ -126,7 +152,7 @@ pub enum ResultFault {
 #[non_exhaustive]
 pub enum UnprepareError {
     /// The spec could not be removed.
-    #[error("CDI spec {} cannot be removed; the CPUs stay booked", path.display())]
+    #[error("CDI spec {} cannot be removed, the CPUs stay booked; {}", path.display(), remedy(.source))]
     Remove {
         /// The file.
         path: PathBuf,

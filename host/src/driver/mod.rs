@@ -1,12 +1,12 @@
 //! The use cases, in the order in which kubelet and runtime call them: prepare, create container, update,
 //! stop, unprepare, synchronize. Owns the order of durable steps (see each file's list).
 //!
-//! Knows no protocol: the edges translate to and from the types here. Two locks: the *allocation lock*
+//! Knows no protocol: the edges translate to and from the types here. Two locks (`locks`): the *allocation lock*
 //! spans strategy calls and files, and is taken in blocking tasks only; the *ledger lock* spans neither,
 //! and is all that a container hook takes.
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
-//! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
+//! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
 //! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
 
 mod allocation;
@@ -19,6 +19,7 @@ mod env;
 mod error;
 mod floor;
 mod loaded;
+mod locks;
 mod opaque;
 mod pcie;
 mod prepare;

@@ -17,8 +17,9 @@
 use super::allocation::Allocation;
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
-use super::core::{Driver, lock};
+use super::core::Driver;
 use super::error::PrepareError;
+use super::locks::{lock, may_wait};
 use super::opaque::main_request;
 use super::pcie::MatchedRoots;
 use super::view::{Place, View};
@@ -79,7 +80,7 @@ impl Driver {
     }
 
     async fn read(&self, claim: &ClaimRef) -> Result<Object, PrepareError> {
-        let answer = tokio::time::timeout(API_TIMEOUT, self.api.claim(&claim.namespace, &claim.name)).await;
+        let answer = tokio::time::timeout(API_TIMEOUT, self.api().claim(&claim.namespace, &claim.name)).await;
         let late = |_| ApiError::Unreachable(format!("no answer within {} s", API_TIMEOUT.as_secs()));
         let object = answer.map_err(late).flatten().map_err(PrepareError::Api)?;
         self.probe.reached(Step::ClaimRead);
@@ -96,7 +97,7 @@ impl Driver {
         object: Option<Result<Object, PrepareError>>,
     ) -> Result<Prepared, PrepareError> {
         let uid = uid(&claim);
-        self.specs.file(&uid)?;
+        self.specs().file(&uid)?;
         let mut object = object.transpose()?;
         loop {
             let (driver, uid, span) = (Arc::clone(self), uid.clone(), tracing::Span::current());
@@ -117,14 +118,14 @@ impl Driver {
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
-        if let Some(booking) = recorded.filter(|booking| self.specs.holds(uid, booking)) {
+        if let Some(booking) = recorded.filter(|booking| self.specs().holds(uid, booking)) {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {
-                if !self.specs.holds(uid, &booking) {
+                if !self.specs().holds(uid, &booking) {
                     tracing::warn!("the CDI spec was missing or damaged; written again");
                     self.write(uid, &allocation, &booking, true)?;
                 }
@@ -136,8 +137,7 @@ impl Driver {
                 let running =
                     self.said_of(uid).and_then(|cpus| self.results(&allocation, &object.claim, &cpus).ok());
                 if let Some(booking) = running {
-                    self.write(uid, &allocation, &booking, false)?;
-                    self.ledger().prove(uid, booking.clone());
+                    self.record_again(uid, &allocation, &booking)?;
                     booking
                 } else {
                     let booking = self.give(uid, &mut allocation, object)?;
@@ -199,7 +199,11 @@ impl Driver {
         self.probe.reached(Step::Decided);
         self.ledger().book(uid.clone(), booking.clone())?;
         self.probe.reached(Step::Booked);
-        self.write(uid, allocation, &booking, false).map_err(|error| self.undo(uid, error))?;
+        self.write_new(uid, allocation, &booking).inspect_err(|error| {
+            if !error.keeps_cpus() {
+                self.ledger().release(uid);
+            }
+        })?;
         Ok(booking)
     }
 
@@ -229,6 +233,7 @@ impl Driver {
             }
         }
         let state = self.state();
+        may_wait("a strategy");
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
             let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { undecided, held }
@@ -262,7 +267,8 @@ impl Driver {
         self.ledger().holders(&looked_at)
     }
 
-    pub(super) fn write(
+    /// Writes a claim's spec. `booked`: it holds the CPUs already, and keeps them should this fail.
+    fn write(
         &self,
         uid: &ClaimUid,
         allocation: &Allocation,
@@ -274,26 +280,29 @@ impl Driver {
             topology_hash: allocation.fingerprint.clone(),
             booking: booking.clone(),
         };
-        let path = self.specs.file(uid)?;
-        match self.specs.write(uid, &record) {
+        let path = self.specs().file(uid)?;
+        match self.specs().write(uid, &record) {
             Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
             Err(source) => return Err(PrepareError::Write { path, booked, source }),
         }
         Ok(())
     }
 
-    /// The spec could not be written: nobody may have the CPUs, or this claim alone.
-    fn undo(&self, uid: &ClaimUid, error: PrepareError) -> PrepareError {
-        match (self.specs.remove(uid), error) {
-            (Ok(()), error) => {
-                self.ledger().release(uid);
-                error
-            }
+    /// Writes the spec of a claim that has none. When that fails none is left, or the claim is to
+    /// [keep its CPUs](PrepareError::keeps_cpus).
+    pub(super) fn write_new(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+    ) -> Result<(), PrepareError> {
+        let undo = |error| match (self.specs().remove(uid), error) {
             (Err(_), PrepareError::Write { path, source, .. }) => {
                 PrepareError::Write { path, booked: true, source }
             }
-            (Err(_), error) => error,
-        }
+            (_, error) => error,
+        };
+        self.write(uid, allocation, booking, false).map_err(undo)
     }
 }
 

@@ -9,8 +9,9 @@
 
 use super::ApiError;
 use super::claim::ClaimRef;
-use super::core::{Driver, lock};
+use super::core::Driver;
 use super::error::{ReleaseError, UnprepareError};
+use super::locks::lock;
 use crate::cdi::Step;
 use dracpu_ledger::ClaimUid;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Driver {
         };
         // The object of a claim of which only the CPUs are known cannot be asked for.
         if !claim.name.is_empty() {
-            match self.api.claim(&claim.namespace, &claim.name).await {
+            match self.api().claim(&claim.namespace, &claim.name).await {
                 Ok(object) if object.id.uid == claim.uid => return Err(ReleaseError::Claimed),
                 Ok(_) | Err(ApiError::NotFound) => {}
                 Err(error) => return Err(ReleaseError::Unsure(error)),
@@ -68,8 +69,8 @@ impl Driver {
         let _allocation = self.allocation();
         self.probe.reached(Step::Removing);
         // A UID that no spec can carry has none to remove.
-        if let Ok(path) = self.specs.file(uid) {
-            match self.specs.remove(uid) {
+        if let Ok(path) = self.specs().file(uid) {
+            match self.specs().remove(uid) {
                 Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
                 Err(source) => return Err(UnprepareError::Remove { path, source }),
             }

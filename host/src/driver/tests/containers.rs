@@ -149,7 +149,7 @@ async fn a_runtime_that_has_restarted_loses_no_claim() {
 }
 
 /// A driver whose CDI directory was wiped while a container of claim A ran.
-async fn wiped(home: &Home) -> std::sync::Arc<crate::driver::Driver> {
+pub(super) async fn wiped(home: &Home) -> std::sync::Arc<crate::driver::Driver> {
     let driver = home.start();
     home.prepare(&driver, "A", "2").await.unwrap();
     home.api.pods.lock().unwrap().insert("p".into(), vec!["A".into()]);
