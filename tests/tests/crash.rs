@@ -6,7 +6,6 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use dracpu::cdi::Step;
-use dracpu_tests::support::api_server::Resource;
 use dracpu_tests::support::daemon::Process;
 use dracpu_tests::support::load::{Load, Mostly, Trouble};
 use dracpu_tests::support::machine::{Machine, Shape};
@@ -249,13 +248,7 @@ async fn kill_again_and_again(runtime: RuntimeVersion, kills: usize, seed: u64) 
     victim.node.config.envs.clear();
     victim.node.start_daemon().await?;
     victim.load.books.check(&victim.node).await.context("in the end")?;
-    for entry in std::mem::take(&mut victim.load.books.0).into_values() {
-        if let Some(pod) = &entry.pod {
-            victim.node.runtime.remove_pod_sandbox(&pod.sandbox).await?;
-        }
-        victim.node.unprepare(&entry.claim).await?;
-        victim.node.api.delete(Resource::ResourceClaims, "default", &entry.claim.name);
-    }
+    victim.load.end_all(&victim.node).await?;
     victim.load.books.check(&victim.node).await.context("with nothing left")?;
     ensure!(victim.node.runtime.oddities().is_empty(), "{:?}", victim.node.runtime.oddities());
     Ok(victim.report)

@@ -3,6 +3,7 @@ use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
 use super::locks::{Guard, Locks, lock, may_wait};
+use super::under_way::UnderWay;
 use crate::cdi::{Content, Found, Probe, Record, SpecDir, Step};
 use crate::config::{Config, Selection};
 use crate::device::Device;
@@ -62,6 +63,7 @@ pub struct Driver {
     /// The active one, for who must not wait for the allocation lock.
     strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     locks: Locks,
+    pub(super) under_way: UnderWay,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
@@ -100,6 +102,7 @@ impl Driver {
             probe,
             boot_id,
             locks: Locks::new(allocation, ledger),
+            under_way: UnderWay::default(),
             orphans: Mutex::default(),
             unreadable: Mutex::new(unreadable),
             strategy,

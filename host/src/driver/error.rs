@@ -23,6 +23,11 @@ pub enum PrepareError {
     /// Another claim has the same name by now.
     #[error("the claim object of this name has UID {0}: the claim has been deleted and made again")]
     Replaced(String),
+    /// The kubelet has called unprepare while prepare was under way.
+    #[error(
+        "the claim was unprepared while it was being prepared; the kubelet prepares it again if it is still needed"
+    )]
+    Overtaken,
     /// The scheduler has not been there yet.
     #[error("the claim is not allocated yet")]
     NotAllocated,

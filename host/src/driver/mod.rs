@@ -7,7 +7,7 @@
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
 
 mod allocation;
 mod api;
@@ -27,6 +27,7 @@ mod prove;
 mod quantity;
 mod status;
 mod synchronize;
+mod under_way;
 mod unprepare;
 mod view;
 mod wanted;

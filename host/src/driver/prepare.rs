@@ -3,7 +3,7 @@
 //! 1. A recorded claim whose file is in place is answered from the record: no API call, no strategy, no
 //!    lock that a strategy holds.
 //! 2. The claim object is read, with a bound and without a lock.
-//! 3. Allocation lock. Look again: the record may have come, or its file have gone.
+//! 3. Allocation lock. Look again: the record may have come, its file have gone, or the claim been unprepared.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
 //! 6. The spec gets its name: the claim is prepared, and stays so over a crash.
@@ -22,6 +22,7 @@ use super::error::PrepareError;
 use super::locks::{lock, may_wait};
 use super::opaque::main_request;
 use super::pcie::MatchedRoots;
+use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{Record, Step, device_id};
@@ -46,7 +47,9 @@ impl Driver {
     ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
         let driver = Arc::clone(self);
         let named = claims.clone();
-        let all = tokio::spawn(async move { driver.prepare_all(claims).await });
+        let begun =
+            claims.into_iter().map(|claim| (Arc::new(Call::begin(self, &uid(&claim))), claim)).collect();
+        let all = tokio::spawn(async move { driver.prepare_all(begun).await });
         all.await.unwrap_or_else(|error| {
             named.into_iter().map(|claim| (claim, Err(PrepareError::Internal(error.to_string())))).collect()
         })
@@ -54,13 +57,13 @@ impl Driver {
 
     async fn prepare_all(
         self: &Arc<Self>,
-        claims: Vec<ClaimRef>,
+        claims: Vec<(Arc<Call>, ClaimRef)>,
     ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
-        let objects = join_all(claims.iter().map(|claim| self.object_of_new(claim))).await;
+        let objects = join_all(claims.iter().map(|(_, claim)| self.object_of_new(claim))).await;
         let mut answers = Vec::new();
-        for (claim, object) in claims.into_iter().zip(objects) {
+        for ((call, claim), object) in claims.into_iter().zip(objects) {
             let span = tracing::info_span!("claim", claim_uid = claim.uid, op = "prepare");
-            let answer = self.prepare_one(claim.clone(), object).instrument(span.clone()).await;
+            let answer = self.prepare_one(call, claim.clone(), object).instrument(span.clone()).await;
             span.in_scope(|| match &answer {
                 Ok(prepared) => {
                     let cpus: Vec<String> = prepared.devices.iter().map(|d| d.cpus.to_string()).collect();
@@ -93,6 +96,7 @@ impl Driver {
 
     async fn prepare_one(
         self: &Arc<Self>,
+        call: Arc<Call>,
         claim: ClaimRef,
         object: Option<Result<Object, PrepareError>>,
     ) -> Result<Prepared, PrepareError> {
@@ -100,8 +104,9 @@ impl Driver {
         self.specs().file(&uid)?;
         let mut object = object.transpose()?;
         loop {
-            let (driver, uid, span) = (Arc::clone(self), uid.clone(), tracing::Span::current());
-            let work = move || span.in_scope(|| driver.prepare_blocking(&uid, object.as_ref()));
+            let (driver, call, uid, span) =
+                (Arc::clone(self), Arc::clone(&call), uid.clone(), tracing::Span::current());
+            let work = move || span.in_scope(|| driver.prepare_blocking(&call, &uid, object.as_ref()));
             let done = tokio::task::spawn_blocking(work).await;
             match done.map_err(|error| PrepareError::Internal(error.to_string()))?? {
                 Some(prepared) => return Ok(prepared),
@@ -114,6 +119,7 @@ impl Driver {
     /// None: the claim object is needed.
     fn prepare_blocking(
         &self,
+        call: &Call,
         uid: &ClaimUid,
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
@@ -122,6 +128,9 @@ impl Driver {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
+        if call.is_overtaken() {
+            return Err(PrepareError::Overtaken);
+        }
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {

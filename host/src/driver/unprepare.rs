@@ -1,6 +1,6 @@
 //! Unprepare. For each claim, in this order:
 //!
-//! 1. Allocation lock.
+//! 1. Allocation lock. A prepare of the claim that is under way gives it no CPUs any more.
 //! 2. The spec loses its name: the claim is unprepared, and stays so over a crash.
 //! 3. The CPUs are free.
 //!
@@ -67,6 +67,7 @@ impl Driver {
         let _span = tracing::info_span!("claim", claim_uid = claim.uid, op = "unprepare").entered();
         let uid = &ClaimUid::from(claim.uid.as_str());
         let _allocation = self.allocation();
+        self.under_way.overtake(uid);
         self.probe.reached(Step::Removing);
         // A UID that no spec can carry has none to remove.
         if let Ok(path) = self.specs().file(uid) {

@@ -44,6 +44,12 @@ impl Entry {
         self.pod.as_ref().is_some_and(|pod| pod.containers.values().any(Result::is_ok))
     }
 
+    /// Whether a call about it has no answer yet.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(self.known, Known::Asked | Known::Leaving(_))
+    }
+
     fn allows(&self, recorded: Option<&Cpus>) -> bool {
         match (&self.known, recorded) {
             (Known::Prepared(_), None) => false,

@@ -118,6 +118,24 @@ impl Load {
         Ok(false)
     }
 
+    /// Ends every pod and unprepares every claim.
+    ///
+    /// # Errors
+    /// The first that cannot be ended.
+    pub async fn end_all(&mut self, node: &Node) -> Result<()> {
+        let all = std::mem::take(&mut self.books.0).into_values().map(|entry| unprepare(node, entry));
+        for done in join_all(all).await {
+            for trouble in done.trouble {
+                let (Trouble::NoAnswer(error) | Trouble::Fault(error)) = trouble;
+                return Err(error);
+            }
+        }
+        for pod in self.plain.drain(..) {
+            node.terminate_pod(&pod).await?;
+        }
+        Ok(())
+    }
+
     fn directed<'a>(&mut self, node: &'a Node, mostly: Mostly) -> Option<Operation<'a>> {
         match mostly {
             Mostly::Prepare => self.prepare_new(node),
@@ -141,9 +159,7 @@ impl Load {
 
     /// The next thing in the life of some claim.
     fn claim_operation<'a>(&mut self, node: &'a Node) -> Option<Operation<'a>> {
-        let entry = self
-            .take(|entry| matches!(entry.known, Known::Asked | Known::Leaving(_)))
-            .or_else(|| self.take(|_| true))?;
+        let entry = self.take(Entry::is_in_doubt).or_else(|| self.take(|_| true))?;
         Some(match entry.known {
             Known::Asked => prepare(node, vec![entry]),
             Known::Leaving(_) => unprepare(node, entry),

@@ -2,10 +2,11 @@
 //! was never begun, and the next call finds it so.
 
 use super::support::{DEVICE, Home, held, prepare, reference};
-use crate::driver::{ClaimRef, Driver};
+use crate::cdi::{Probe, Step};
+use crate::driver::{ClaimRef, Driver, PrepareError};
 use futures::poll;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 
 /// More than a call takes.
 const MOST_POLLS: usize = 12;
@@ -80,12 +81,13 @@ async fn dropped_calls_for_the_same_claims_in_both_directions_leave_one_owner_a_
             poll_and_drop(driver.unprepare(going), MOST_POLLS - polls),
             poll_and_drop(driver.prepare(other), polls / 2),
         );
-        // Whatever of them goes on in the background takes the locks in turn with these.
+        // Whatever of them goes on in the background was begun before these, and gives no claim anything after them.
         for uid in ["A", "B", "C"] {
             driver.unprepare(vec![reference(uid)]).await.remove(0).1.unwrap();
         }
+        settled(&driver).await;
+        assert_eq!((held(&driver), spec_count(&home)), (vec![], 0), "{polls} polls");
     }
-    settled(&driver).await;
     all_are_whole(&home, &driver, &["A", "B", "C"], "in the end").await;
 }
 
@@ -94,4 +96,39 @@ async fn settled(driver: &Arc<Driver>) {
     while Arc::strong_count(driver) > 1 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Holds prepare calls up once they have read the claim object.
+struct Gate(Mutex<mpsc::Receiver<()>>);
+
+impl Probe for Gate {
+    fn reached(&self, step: Step) {
+        if step == Step::ClaimRead {
+            self.0.lock().unwrap().recv().unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_prepare_that_was_dropped_gives_nothing_to_a_claim_that_was_unprepared_since() {
+    let mut home = Home::new();
+    let (open, gate) = mpsc::channel::<()>();
+    home.probe = Arc::new(Gate(Mutex::new(gate)));
+    let driver = home.start();
+    let claim = claims(&home, &["A"]);
+    assert!(!poll_and_drop(driver.prepare(claim.clone()), 1).await);
+    driver.unprepare(claim.clone()).await.remove(0).1.unwrap();
+    open.send(()).unwrap();
+    settled(&driver).await;
+    assert_eq!((held(&driver), spec_count(&home)), (vec![], 0));
+    // One that waits for its answer is told, and the next one is served.
+    let waiting = driver.prepare(claim.clone());
+    let meanwhile = async {
+        driver.unprepare(claim.clone()).await.remove(0).1.unwrap();
+        open.send(()).unwrap();
+    };
+    let (mut waiting, ()) = tokio::join!(waiting, meanwhile);
+    assert!(matches!(waiting.remove(0).1, Err(PrepareError::Overtaken)));
+    open.send(()).unwrap();
+    prepare(&driver, reference("A")).await.unwrap();
 }
