@@ -7,6 +7,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use dracpu::cdi::Step;
 use dracpu_tests::support::daemon::Process;
+use dracpu_tests::support::guests::HIGHEST_FIRST;
 use dracpu_tests::support::load::{Load, Mostly, Trouble};
 use dracpu_tests::support::machine::{Machine, Shape};
 use dracpu_tests::support::node::{Node, NodeConfig};
@@ -17,8 +18,10 @@ use rustix::process::Signal;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const DEVICES: [&str; 2] = ["cpudevnuma000", "cpudevnuma001"];
 /// Of so many kills one is at random.
@@ -65,19 +68,29 @@ struct Victim {
     random: Random,
     points: Vec<Step>,
     report: Report,
+    /// The strategy is a component file there.
+    _directory: TempDir,
 }
 
 impl Victim {
     async fn new(runtime: RuntimeVersion, seed: u64) -> Result<Self> {
         let shape = Shape { sockets: 1, numa_per_socket: 2, l3_per_numa: 2, cores_per_l3: 4, threads: 2 };
-        let config = NodeConfig::new(Machine::of(shape)).with_config(json!({"reservedCPUs": "0,16"}));
+        let directory = tempfile::tempdir()?;
+        let component = directory.path().join("highest-first.wasm");
+        std::fs::write(&component, HIGHEST_FIRST)?;
+        let config = NodeConfig::new(Machine::of(shape)).with_config(json!({
+            "reservedCPUs": "0,16", "allocator": "highest-first",
+            "strategies": [{"name": "highest-first", "path": component}],
+        }));
         let node = Node::without_daemon(NodeConfig { runtime, own_cache: true, ..config }).await?;
+        std::fs::create_dir(node.path("aside"))?;
         let mut random = Random::new(seed);
         let load = Load::new(&DEVICES, Random::new(random.next()));
         // an older runtime is sent no masks outside of hooks
         let reached = |step: &Step| *step != Step::MasksTaken || runtime == RuntimeVersion::Containerd24;
         let points = Step::ALL.iter().copied().flatten().copied().filter(reached).collect();
-        Ok(Self { node, load, random, points, report: Report::default() })
+        let report = Report::default();
+        Ok(Self { node, load, random, points, report, _directory: directory })
     }
 
     /// The kill with this number: in turn at each point, now and then at random.
@@ -111,13 +124,34 @@ impl Victim {
             }
             Step::Proven => return self.load.wipe_one(&self.node),
             Step::Adopted => return Ok(!self.node.recorded()?.is_empty()),
-            step if Step::CACHE.contains(&step) => match std::fs::remove_dir_all(self.node.path("cache")) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            },
+            step if Step::CACHE.contains(&step) => {
+                for compiled in self.compiled()? {
+                    let aside = compiled.file_name().context("a file has a name")?;
+                    std::fs::rename(&compiled, self.node.path("aside").join(aside))?;
+                }
+            }
             _ => {}
         }
         Ok(true)
+    }
+
+    /// The compiled strategies in the cache.
+    fn compiled(&self) -> Result<Vec<PathBuf>> {
+        let entries = std::fs::read_dir(self.node.path("cache")).into_iter().flatten();
+        let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
+        Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "cwasm")).collect())
+    }
+
+    /// What was compiled before is put back, or the next start would take its time.
+    fn restore_cache(&self) -> Result<()> {
+        if !self.compiled()?.is_empty() {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(self.node.path("aside"))? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), self.node.path("cache").join(entry.file_name()))?;
+        }
+        Ok(())
     }
 
     /// One life of the daemon: started with what the last one left, checked, loaded, killed.
@@ -154,6 +188,7 @@ impl Victim {
         }
         let status = self.node.wait_daemon_end().await?;
         self.died_of(kill, status)?;
+        self.restore_cache()?;
         self.load.books.check_records(&self.node).context("after the death")?;
         *self.report.kills.entry(kill.to_string()).or_default() += 1;
         Ok(())

@@ -35,6 +35,16 @@ pub struct SpecDir {
     unsynced: Arc<AtomicBool>,
 }
 
+/// Why a spec was not written.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct NotWritten {
+    /// It has its name, and only step 4 failed: the next start would find it.
+    pub named: bool,
+    /// Why.
+    pub source: io::Error,
+}
+
 /// A spec file with this driver's prefix.
 #[derive(Debug)]
 pub struct Found {
@@ -70,8 +80,17 @@ impl SpecDir {
     /// Writes a claim's spec, over one that is there.
     ///
     /// # Errors
-    /// I/O errors. The spec may be there all the same when only step 4 failed.
-    pub fn write(&self, uid: &ClaimUid, record: &Record) -> io::Result<()> {
+    /// [`NotWritten`], which says whether the spec is there all the same.
+    pub fn write(&self, uid: &ClaimUid, record: &Record) -> Result<(), NotWritten> {
+        let unnamed = |source| NotWritten { named: false, source };
+        self.write_named(uid, record).map_err(unnamed)?;
+        self.sync().map_err(|source| NotWritten { named: true, source })?;
+        self.probe.reached(Step::WriteSynced);
+        Ok(())
+    }
+
+    /// Steps 1 to 3.
+    fn write_named(&self, uid: &ClaimUid, record: &Record) -> io::Result<()> {
         let file = self.file(uid).map_err(io::Error::other)?;
         self.probe.before(Access::Write)?;
         fs::create_dir_all(&self.path)?;
@@ -84,8 +103,6 @@ impl SpecDir {
             return Err(error);
         }
         self.probe.reached(Step::Renamed);
-        self.sync()?;
-        self.probe.reached(Step::WriteSynced);
         Ok(())
     }
 
@@ -116,6 +133,13 @@ impl SpecDir {
         match fs::remove_file(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return if self.unsynced.load(Ordering::Relaxed) { self.sync() } else { Ok(()) };
+            }
+            // A file system that is mounted read-only says so before it looks.
+            Err(error)
+                if fs::symlink_metadata(&file).is_err_and(|at| at.kind() == io::ErrorKind::NotFound) =>
+            {
+                tracing::debug!(%error, "there is no CDI spec to remove");
+                return Ok(());
             }
             Err(error) => return Err(error),
             Ok(()) => {}
@@ -419,7 +443,7 @@ mod tests {
             let failing = Arc::new(FailingAt(Mutex::new(Some(access))));
             let dir = SpecDir::new(root.path().to_owned(), failing);
             let error = dir.write(&"A".into(), &record("2")).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{access:?}");
+            assert_eq!((error.named, error.source.kind()), (false, io::ErrorKind::StorageFull), "{access:?}");
             assert_eq!(names(root.path()), [""; 0], "{access:?}");
         }
     }

@@ -25,7 +25,7 @@ use super::pcie::MatchedRoots;
 use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
-use crate::cdi::{Record, Step, device_id};
+use crate::cdi::{NotWritten, Record, Step, device_id};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, StrategyId};
@@ -136,7 +136,7 @@ impl Driver {
             (Some(booking), _) if !booking.is_plain() => {
                 if !self.specs().holds(uid, &booking) {
                     tracing::warn!("the CDI spec was missing or damaged; written again");
-                    self.write(uid, &allocation, &booking, true)?;
+                    self.rewrite(uid, &allocation, &booking)?;
                 }
                 booking
             }
@@ -169,7 +169,7 @@ impl Driver {
         cpus: &CpuSet,
     ) -> Result<Booking, PrepareError> {
         let booking = self.results(allocation, object, cpus)?;
-        self.write(uid, allocation, &booking, true)?;
+        self.rewrite(uid, allocation, &booking)?;
         self.ledger().describe(uid, booking.clone());
         Ok(booking)
     }
@@ -276,25 +276,14 @@ impl Driver {
         self.ledger().holders(&looked_at)
     }
 
-    /// Writes a claim's spec. `booked`: it holds the CPUs already, and keeps them should this fail.
-    fn write(
+    /// Writes the spec of a claim that holds its CPUs, whatever becomes of this.
+    fn rewrite(
         &self,
         uid: &ClaimUid,
         allocation: &Allocation,
         booking: &Booking,
-        booked: bool,
     ) -> Result<(), PrepareError> {
-        let record = Record {
-            boot_id: self.boot_id.clone(),
-            topology_hash: allocation.fingerprint.clone(),
-            booking: booking.clone(),
-        };
-        let path = self.specs().file(uid)?;
-        match self.specs().write(uid, &record) {
-            Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
-            Err(source) => return Err(PrepareError::Write { path, booked, source }),
-        }
-        Ok(())
+        self.write(uid, allocation, booking, |_| true)
     }
 
     /// Writes the spec of a claim that has none. When that fails none is left, or the claim is to
@@ -305,13 +294,30 @@ impl Driver {
         allocation: &Allocation,
         booking: &Booking,
     ) -> Result<(), PrepareError> {
-        let undo = |error| match (self.specs().remove(uid), error) {
-            (Err(_), PrepareError::Write { path, source, .. }) => {
-                PrepareError::Write { path, booked: true, source }
-            }
-            (_, error) => error,
+        self.write(uid, allocation, booking, |named| named && self.specs().remove(uid).is_err())
+    }
+
+    /// `keeps`: whether the claim has its CPUs although its spec could not be written, given that the spec has its name.
+    fn write(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+        keeps: impl FnOnce(bool) -> bool,
+    ) -> Result<(), PrepareError> {
+        let record = Record {
+            boot_id: self.boot_id.clone(),
+            topology_hash: allocation.fingerprint.clone(),
+            booking: booking.clone(),
         };
-        self.write(uid, allocation, booking, false).map_err(undo)
+        let path = self.specs().file(uid)?;
+        match self.specs().write(uid, &record) {
+            Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
+            Err(NotWritten { named, source }) => {
+                return Err(PrepareError::Write { path, booked: keeps(named), source });
+            }
+        }
+        Ok(())
     }
 }
 

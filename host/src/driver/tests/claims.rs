@@ -107,6 +107,9 @@ async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
     assert!(home.prepare(&driver, "A", "2").await.is_err());
     assert_eq!(held(&driver), []);
     disk.fail_at(&[Access::Write, Access::Remove]);
+    assert!(home.prepare(&driver, "A", "2").await.is_err());
+    assert_eq!(held(&driver), [], "nothing was written, so nothing need be removed");
+    disk.fail_at(&[Access::DirectorySync, Access::Remove]);
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
     assert!(error.contains("keeps its CPUs"), "{error}");
     assert_eq!(held(&driver), [holds("A", "0-1")]);
