@@ -144,7 +144,8 @@ impl Driver {
     ) -> Result<(), ContainerError> {
         let ledger = self.ledger();
         let id = ContainerId::from(container.id.as_str());
-        let given = ledger.believed(&id).cloned().ok_or(ContainerError::Unseen)?;
+        // Not the one that it should have by now: claims come and go while a container is made, and other updates see to that.
+        let given = ledger.given(&id).cloned().ok_or(ContainerError::Unseen)?;
         if cpus == Some(&given) {
             return Ok(());
         }
