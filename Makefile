@@ -48,7 +48,7 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) CARGO_TA
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
+.PHONY: help setup demo build image test crash test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -78,6 +78,13 @@ image: build ## the container image as an OCI archive: target/dracpu-$(ARCH).tar
 test: setup ## every test that needs no root
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace
+
+# Ten thousand kills take less than an hour; `make test` has three hundred.
+crash: export KILLS ?= 10000
+crash: export SEED ?=
+crash: setup ## kill the driver at every marked point and at random, and report (KILLS=n, SEED=s)
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --workspace --test crash -- --nocapture
 
 test-languages: setup ## strategies in other languages: built, and tried as every other (fetches their tools, slow)
 	@[ -x $(DRACPU_BIN) ] || $(CARGO) build --workspace --bins --tests

@@ -9,7 +9,7 @@
 //!    and CDI specs stay.
 //! 6. The node lock ends last.
 
-use crate::cdi::{self, SpecDir};
+use crate::cdi::{self, Probe, SpecDir, Step};
 use crate::cli::Failure;
 use crate::config::{Config, ConfigFlags, DeviceMode};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
@@ -94,16 +94,16 @@ async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<
     // From here on it ends nobody.
     let hangup =
         signal(SignalKind::hangup()).context("cannot listen for signals").map_err(Failure::Failed)?;
+    let probe = cdi::from_environment();
     let begin = async {
-        let lock = take_node(&config).await?;
+        let lock = take_node(&config, &*probe).await?;
         let overlay = config.sysfs_overlay.as_deref().map(Overlay::load).transpose();
         let overlay = overlay.map_err(|error| Failure::Failed(error.into()))?.unwrap_or_default();
         let sysfs = Arc::new(Sysfs { root: config.sysfs_root.clone(), overlay });
-        let started = start_driver(config.clone(), access.clone(), sysfs.clone()).await.map_err(|error| {
-            match error.downcast_ref::<StartError>() {
-                Some(StartError::NothingShared(_)) => Failure::Usage(error),
-                _ => Failure::Failed(error),
-            }
+        let started = start_driver(config.clone(), access.clone(), sysfs.clone(), probe.clone()).await;
+        let started = started.map_err(|error| match error.downcast_ref::<StartError>() {
+            Some(StartError::NothingShared(_)) => Failure::Usage(error),
+            _ => Failure::Failed(error),
         })?;
         Ok::<_, Failure>((lock, started, sysfs))
     };
@@ -119,12 +119,12 @@ async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<
     let reload = |report: Report| async move {
         reload::watch(reload, watched, incomplete, hangup, |outcome| report.reloaded(outcome)).await;
     };
-    let tasks = Tasks::start(&config, access, driver, sysfs, reload).await.map_err(Failure::Failed)?;
+    let tasks = Tasks::start(&config, access, driver, sysfs, probe, reload).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
 }
 
 /// Makes this process the node's only driver.
-async fn take_node(config: &Config) -> Result<NodeLock, Failure> {
+async fn take_node(config: &Config, probe: &dyn Probe) -> Result<NodeLock, Failure> {
     let socket = |error: SocketError| match error {
         SocketError::AnotherDriver(_) => Failure::Busy(error.into()),
         _ => Failure::Failed(error.into()),
@@ -135,7 +135,9 @@ async fn take_node(config: &Config) -> Result<NodeLock, Failure> {
         LockError::Held { .. } => Failure::Busy(error.into()),
         _ => Failure::Failed(error.into()),
     })?;
+    probe.reached(Step::NodeLocked);
     dra::clear_the_way(config).await.map_err(socket)?;
+    probe.reached(Step::WayCleared);
     Ok(lock)
 }
 
@@ -157,15 +159,19 @@ struct Started {
     incomplete: bool,
 }
 
-async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> anyhow::Result<Started> {
+async fn start_driver(
+    mut config: Config,
+    access: Access,
+    sysfs: Arc<Sysfs>,
+    probe: Arc<dyn Probe>,
+) -> anyhow::Result<Started> {
     let start = move || {
-        let probe = cdi::from_environment();
         let boot_id = "/proc/sys/kernel/random/boot_id";
         let topology = sysfs.topology()?;
         logging::warn_all(&topology.warnings);
         config.settle_reserved(&topology, &Default::default());
         tracing::info!(reserved = %config.reserved_cpus.on(&topology), "CPUs");
-        let cache = Cache::create(&config.cache_dir);
+        let cache = Cache::create(&config.cache_dir).map(|cache| cache.probed(probe.clone()));
         let cache = cache.map_err(|error| {
             tracing::warn!("strategies are compiled at every start: {:#}", anyhow::Error::new(error));
         });
@@ -202,6 +208,7 @@ impl Tasks {
         access: Access,
         driver: Arc<Driver>,
         sysfs: Arc<Sysfs>,
+        probe: Arc<dyn Probe>,
         reload: impl FnOnce(Report) -> R,
     ) -> anyhow::Result<Self> {
         let mut tasks = Self { set: JoinSet::new(), stop: CancellationToken::new(), health: Arc::default() };
@@ -233,6 +240,7 @@ impl Tasks {
             config.clone(),
             Plugin::new(driver.clone(), metrics.clone()),
             registrar,
+            probe,
             tasks.stop.clone(),
         );
         tasks.spawn("kubelet plugin", async move { Ok(kubelet.await?) });
@@ -347,11 +355,18 @@ fn node_state(driver: &Driver) -> NodeState {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Not one of them: caught so that a limit on file sizes is an error of the write, not the end of the daemon.
+    _file_size: Signal,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        let file_size = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            _file_size: signal(file_size)?,
+        })
     }
 
     /// The name of the next one.

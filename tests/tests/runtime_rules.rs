@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -32,6 +32,12 @@ enum Answer {
     Ok(Vec<u8>),
     Error(i32, &'static str),
     Silence,
+}
+
+fn request_to_runtime(method: &str, payload: &impl Message) -> Vec<u8> {
+    let (service, method) = (NRI_RUNTIME_SERVICE.to_owned(), method.to_owned());
+    let request = ttrpc::Request { service, method, payload: payload.encode_to_vec(), ..Default::default() };
+    request.encode_to_vec()
 }
 
 fn ok(message: &impl Message) -> Answer {
@@ -118,23 +124,48 @@ impl Stage {
         framing: Framing,
         answering: Answering,
     ) -> tokio::sync::mpsc::UnboundedReceiver<ttrpc::Response> {
+        self.speaking_plugin(index, name, framing, answering).await.0
+    }
+
+    /// The same, which can make calls of its own: what is written to the pipe goes to the runtime.
+    async fn speaking_plugin(
+        &self,
+        index: &str,
+        name: &str,
+        framing: Framing,
+        answering: Answering,
+    ) -> (tokio::sync::mpsc::UnboundedReceiver<ttrpc::Response>, DuplexStream) {
         let (mut reading, mut writing) = self.connect().await;
         let register = nri::RegisterPluginRequest {
             plugin_name: name.to_owned(),
             plugin_idx: index.to_owned(),
             ..Default::default()
         };
-        let request = ttrpc::Request {
-            service: NRI_RUNTIME_SERVICE.to_owned(),
-            method: "RegisterPlugin".to_owned(),
-            payload: register.encode_to_vec(),
-            ..Default::default()
-        };
-        let call = frames(RUNTIME, 1, 1, &request.encode_to_vec(), Framing::HeaderThenPayload);
+        let request = request_to_runtime("RegisterPlugin", &register);
+        let call = frames(RUNTIME, 1, 1, &request, Framing::HeaderThenPayload);
         writing.write_all(&call).await.unwrap();
+        let (own_calls, mut to_write) = tokio::io::duplex(1 << 16);
         let (replies, replied) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
-            while let Some((id, stream, data)) = reading.message().await {
+            let (messages, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+            tokio::spawn(async move {
+                while let Some(message) = reading.message().await {
+                    let _connection_over = messages.send(message);
+                }
+            });
+            let mut own = vec![0; 1 << 16];
+            loop {
+                let (id, stream, data) = tokio::select! {
+                    message = arrived.recv() => match message {
+                        Some(message) => message,
+                        None => return,
+                    },
+                    // the test may have let go of its end: then there is nothing more to write
+                    Ok(length @ 1..) = to_write.read(&mut own) => {
+                        writing.write_all(&own[..length]).await.unwrap();
+                        continue;
+                    }
+                };
                 if id == RUNTIME {
                     let _test_over = replies.send(ttrpc::Response::decode(data.as_slice()).unwrap());
                     continue;
@@ -155,7 +186,7 @@ impl Stage {
                 }
             }
         });
-        replied
+        (replied, own_calls)
     }
 
     async fn pod(&self) -> String {
@@ -403,6 +434,39 @@ async fn an_unresolvable_cdi_device_refuses_the_container_before_any_hook() {
     };
     let refusal = stage.runtime.create_container(&pod, &spec).await.unwrap_err().to_string();
     assert!(refusal.contains("unresolvable CDI devices dra.k8s.io/cpu=claim-x"), "{refusal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn updates_outside_of_hooks_set_masks_or_dead_lock_an_older_runtime_until_it_restarts() {
+    for version in [RuntimeVersion::Containerd24, RuntimeVersion::Containerd21] {
+        let stage = Stage::new(version, |_| {});
+        let pod = stage.pod().await;
+        let id = stage.create(&pod, "a").await.unwrap();
+        let quiet = pinning(0x8, || ok(&created("2-3", vec![])));
+        let (mut replies, mut calls) =
+            stage.speaking_plugin("10", "p", Framing::HeaderThenPayload, quiet).await;
+        stage.runtime.wait_plugin("10-p", SOON).await.unwrap();
+        replies.recv().await.unwrap();
+        let request = nri::UpdateContainersRequest { update: vec![update(&id, "4")], evict: vec![] };
+        let request = request_to_runtime("UpdateContainers", &request);
+        let call = frames(RUNTIME, 3, 1, &request, Framing::HeaderThenPayload);
+        calls.write_all(&call).await.unwrap();
+        if version == RuntimeVersion::Containerd24 {
+            assert_eq!(replies.recv().await.unwrap().status, None);
+            assert_eq!(stage.runtime.effective_cpus(&id), cpus("4"));
+            stage.create(&pod, "b").await.unwrap();
+            continue;
+        }
+        let stuck = || async {
+            let outcome = stage.create(&pod, "b").await.map_err(|error| error.to_string());
+            anyhow::ensure!(outcome.as_ref().is_err_and(|why| why.contains("dead-locked")), "{outcome:?}");
+            Ok(())
+        };
+        wait::poll("dead-lock", SOON, stuck).await.unwrap();
+        assert_eq!(stage.runtime.effective_cpus(&id), cpus("0-7"), "not set");
+        stage.runtime.restart().await.unwrap();
+        stage.create(&pod, "b").await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,6 +32,8 @@ pub(crate) struct Entry {
     /// What its environment says of claims without a record. While any is left, the container is left
     /// alone.
     pub(crate) unproven: BTreeMap<ClaimUid, CpuSet>,
+    /// The mask that it was made with; none when somebody else made it.
+    given: Option<CpuSet>,
     /// The mask believed to be in place.
     mask: Option<CpuSet>,
     started: bool,
@@ -142,9 +144,17 @@ impl Ledger {
             return Err(CreateError::AllOffline(self.union_of(&claims)));
         }
         let placement = Placement { mems: self.mems_of(&claims), exclusive: !claims.is_empty(), cpus };
-        let mask = Some(placement.cpus.clone());
+        let given = Some(placement.cpus.clone());
         self.own(&who, &claims);
-        let entry = Entry { claims, unproven: BTreeMap::new(), mask, started: false, stopped: false, who };
+        let entry = Entry {
+            claims,
+            unproven: BTreeMap::new(),
+            mask: given.clone(),
+            given,
+            started: false,
+            stopped: false,
+            who,
+        };
         self.containers.insert(entry.who.id.clone(), entry);
         Ok(placement)
     }
@@ -186,7 +196,7 @@ impl Ledger {
             }
         }
         self.own(&who, &claims);
-        let entry = Entry { claims, unproven, mask, started, stopped: false, who };
+        let entry = Entry { claims, unproven, given: None, mask, started, stopped: false, who };
         self.containers.insert(entry.who.id.clone(), entry);
         refused
     }
@@ -236,6 +246,12 @@ impl Ledger {
     #[must_use]
     pub fn believed(&self, id: &ContainerId) -> Option<&CpuSet> {
         self.containers.get(id)?.mask.as_ref()
+    }
+
+    /// The mask that a container was [created](Self::create) with, whatever it should be since.
+    #[must_use]
+    pub fn given(&self, id: &ContainerId) -> Option<&CpuSet> {
+        self.containers.get(id)?.given.as_ref()
     }
 
     /// Notes the mask that a container has, whoever set it.

@@ -1,55 +1,97 @@
 use std::io;
 use std::sync::Arc;
 
-/// A point that a claim operation has reached. At each of them the process may die, and a test makes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Step {
-    /// The claim object has been read.
-    ClaimRead,
-    /// The strategy has answered.
-    Decided,
-    /// The CPUs are booked, nothing is written.
-    Booked,
-    /// The temporary file exists and is empty.
-    TempCreated,
-    /// The temporary file is written.
-    TempWritten,
-    /// The temporary file is on the disk.
-    TempSynced,
-    /// The spec has its name: the claim is prepared.
-    Renamed,
-    /// The directory is on the disk.
-    WriteSynced,
-    /// The answer is about to be given.
-    Answering,
-    /// Unprepare holds the allocation lock.
-    Removing,
-    /// The spec has no name any more: the claim is unprepared.
-    Unlinked,
-    /// The directory is on the disk.
-    RemovalSynced,
-    /// The CPUs are free.
-    Released,
+macro_rules! steps {
+    ($($(#[$group_doc:meta])* $group:ident { $($(#[$doc:meta])* $step:ident,)* })*) => {
+        /// A point that the driver has reached. At each of them the process may die, and tests make it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Step {
+            $($($(#[$doc])* $step,)*)*
+        }
+
+        impl Step {
+            $($(#[$group_doc])* pub const $group: &[Self] = &[$(Self::$step),*];)*
+            /// The groups.
+            pub const ALL: &[&[Self]] = &[$(Self::$group),*];
+        }
+    };
 }
 
-impl Step {
-    /// All of them, in order.
-    pub const ALL: [Self; 13] = [
-        Self::ClaimRead,
-        Self::Decided,
-        Self::Booked,
-        Self::TempCreated,
-        Self::TempWritten,
-        Self::TempSynced,
-        Self::Renamed,
-        Self::WriteSynced,
-        Self::Answering,
-        Self::Removing,
-        Self::Unlinked,
-        Self::RemovalSynced,
-        Self::Released,
-    ];
+steps! {
+    /// While a claim is prepared, in order.
+    PREPARE {
+        /// The claim object has been read.
+        ClaimRead,
+        /// The strategy has answered.
+        Decided,
+        /// The CPUs are booked, nothing is written.
+        Booked,
+        /// The temporary file exists and is empty.
+        TempCreated,
+        /// The temporary file is written.
+        TempWritten,
+        /// The temporary file is on the disk.
+        TempSynced,
+        /// The spec has its name: the claim is prepared.
+        Renamed,
+        /// The directory is on the disk.
+        WriteSynced,
+        /// The answer is about to be given.
+        Answering,
+    }
+    /// While a claim is unprepared, in order.
+    UNPREPARE {
+        /// Unprepare holds the allocation lock.
+        Removing,
+        /// The spec has no name any more: the claim is unprepared.
+        Unlinked,
+        /// The directory is on the disk.
+        RemovalSynced,
+        /// The CPUs are free.
+        Released,
+    }
+    /// At the start of the daemon, in order.
+    START {
+        /// The node is this daemon's.
+        NodeLocked,
+        /// Sockets of earlier drivers are gone.
+        WayCleared,
+        /// A temporary file of an interrupted write is gone.
+        TempSwept,
+        /// A recorded claim is taken over.
+        Adopted,
+        /// All records are taken over.
+        RecordsRead,
+        /// The DRA socket is there.
+        DraBound,
+        /// The registration socket is there.
+        RegistrationBound,
+        /// The runtime is about to be told the masks of all containers.
+        Synchronized,
+    }
+    /// For containers.
+    CONTAINER {
+        /// A new container has its CPUs, and the runtime is about to be told.
+        ContainerPlaced,
+        /// The end of a container is noted, and the runtime is about to be told what changes for others.
+        ContainerStopped,
+        /// Masks count as sent, and are about to be.
+        MasksTaken,
+        /// A running container's claim has its record again.
+        Proven,
+    }
+    /// While a compiled strategy is put into the cache, in order.
+    CACHE {
+        /// The temporary file exists and is empty.
+        CacheTempCreated,
+        /// The temporary file is written.
+        CacheTempWritten,
+        /// The temporary file is on the disk.
+        CacheTempSynced,
+        /// The file has its name.
+        CacheRenamed,
+    }
 }
 
 /// A change of the CDI directory.
@@ -57,11 +99,19 @@ impl Step {
 pub enum Access {
     /// A spec is about to be written.
     Write,
+    /// The temporary file, which exists, is about to be written.
+    TempWrite,
+    /// The temporary file is about to be brought to the disk.
+    TempSync,
+    /// The temporary file is about to get its name.
+    Rename,
     /// A spec is about to be removed.
     Remove,
+    /// The directory is about to be brought to the disk.
+    DirectorySync,
 }
 
-/// Where tests and `dracpu simulate` can watch, fail or kill a claim operation.
+/// Where tests and `dracpu simulate` can watch, fail or kill the driver.
 pub trait Probe: Send + Sync {
     /// Called when a step is done.
     fn reached(&self, step: Step) {
@@ -71,7 +121,7 @@ pub trait Probe: Send + Sync {
     /// Called before the directory is touched.
     ///
     /// # Errors
-    /// The change then fails with this error, and nothing has been touched.
+    /// This part of the change then fails with this error.
     fn before(&self, access: Access) -> io::Result<()> {
         let _ = access;
         Ok(())

@@ -7,6 +7,8 @@
 //! 4. directory to the disk.
 //!
 //! Removal is an unlink and the directory to the disk. A file that is not there is removed.
+//!
+//! While step 4 of any change is due, a spec counts as missing and a removal as not done: the next one tries again.
 
 use super::probe::{Access, Probe, Step};
 use super::{BadUid, Content, Record, SpecFault};
@@ -19,6 +21,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The most that a spec file may hold. One for all CPUs that Linux can have is a tenth of it.
 const MAX_BYTES: u64 = 4 << 20;
@@ -28,6 +31,18 @@ const MAX_BYTES: u64 = 4 << 20;
 pub struct SpecDir {
     path: PathBuf,
     probe: Arc<dyn Probe>,
+    /// The last attempt to bring the directory to the disk has failed.
+    unsynced: Arc<AtomicBool>,
+}
+
+/// Why a spec was not written.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct NotWritten {
+    /// It has its name, and only step 4 failed: the next start would find it.
+    pub named: bool,
+    /// Why.
+    pub source: io::Error,
 }
 
 /// A spec file with this driver's prefix.
@@ -45,7 +60,7 @@ impl SpecDir {
     /// The directory at `path`; it need not exist yet.
     #[must_use]
     pub fn new(path: PathBuf, probe: Arc<dyn Probe>) -> Self {
-        Self { path, probe }
+        Self { path, probe, unsynced: Arc::default() }
     }
 
     /// Where it is.
@@ -65,22 +80,29 @@ impl SpecDir {
     /// Writes a claim's spec, over one that is there.
     ///
     /// # Errors
-    /// I/O errors. The spec may be there all the same when only step 4 failed.
-    pub fn write(&self, uid: &ClaimUid, record: &Record) -> io::Result<()> {
+    /// [`NotWritten`], which says whether the spec is there all the same.
+    pub fn write(&self, uid: &ClaimUid, record: &Record) -> Result<(), NotWritten> {
+        let unnamed = |source| NotWritten { named: false, source };
+        self.write_named(uid, record).map_err(unnamed)?;
+        self.sync().map_err(|source| NotWritten { named: true, source })?;
+        self.probe.reached(Step::WriteSynced);
+        Ok(())
+    }
+
+    /// Steps 1 to 3.
+    fn write_named(&self, uid: &ClaimUid, record: &Record) -> io::Result<()> {
         let file = self.file(uid).map_err(io::Error::other)?;
         self.probe.before(Access::Write)?;
         fs::create_dir_all(&self.path)?;
         let temp = file.with_extension(format!("json{TEMP_END}"));
-        let written =
-            self.write_temp(&temp, &spec::text(uid, record)).and_then(|()| fs::rename(&temp, &file));
+        let rename = |()| self.probe.before(Access::Rename).and_then(|()| fs::rename(&temp, &file));
+        let written = self.write_temp(&temp, &spec::text(uid, record)).and_then(rename);
         if let Err(error) = written {
             // What is left of it is swept at the next start at the latest.
             let _ = fs::remove_file(&temp);
             return Err(error);
         }
         self.probe.reached(Step::Renamed);
-        self.sync()?;
-        self.probe.reached(Step::WriteSynced);
         Ok(())
     }
 
@@ -92,8 +114,10 @@ impl SpecDir {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temp)?;
         self.probe.reached(Step::TempCreated);
+        self.probe.before(Access::TempWrite)?;
         file.write_all(text.as_bytes())?;
         self.probe.reached(Step::TempWritten);
+        self.probe.before(Access::TempSync)?;
         file.sync_all()?;
         self.probe.reached(Step::TempSynced);
         Ok(())
@@ -107,7 +131,16 @@ impl SpecDir {
         let Ok(file) = self.file(uid) else { return Ok(()) };
         self.probe.before(Access::Remove)?;
         match fs::remove_file(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return if self.unsynced.load(Ordering::Relaxed) { self.sync() } else { Ok(()) };
+            }
+            // A file system that is mounted read-only says so before it looks.
+            Err(error)
+                if fs::symlink_metadata(&file).is_err_and(|at| at.kind() == io::ErrorKind::NotFound) =>
+            {
+                tracing::debug!(%error, "there is no CDI spec to remove");
+                return Ok(());
+            }
             Err(error) => return Err(error),
             Ok(()) => {}
         }
@@ -118,12 +151,21 @@ impl SpecDir {
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        let synced = self
+            .probe
+            .before(Access::DirectorySync)
+            .and_then(|()| File::open(&self.path))
+            .and_then(|directory| directory.sync_all());
+        self.unsynced.store(synced.is_err(), Ordering::Relaxed);
+        synced
     }
 
-    /// Whether the claim's spec is there and says what is booked.
+    /// Whether the claim's spec is there, will outlive a crash and says what is booked.
     #[must_use]
     pub fn holds(&self, uid: &ClaimUid, booking: &Booking) -> bool {
+        if self.unsynced.load(Ordering::Relaxed) {
+            return false;
+        }
         let Ok(file) = self.file(uid) else { return false };
         match read_regular(&file, MAX_BYTES).map(|bytes| spec::parse(uid, &bytes)) {
             Ok(Ok(Content::Recorded(record))) => record.booking == *booking,
@@ -159,14 +201,17 @@ impl SpecDir {
     /// Removes temporary files that a write left behind when the process died. Returns how many.
     ///
     /// # Errors
-    /// I/O errors.
+    /// The first I/O error; one that cannot be removed keeps no other.
     pub fn sweep(&self) -> io::Result<usize> {
-        let left: Vec<String> =
-            self.own_names()?.into_iter().filter(|name| name.ends_with(TEMP_END)).collect();
-        for name in &left {
-            fs::remove_file(self.path.join(name))?;
+        let mut swept = Ok(0);
+        for name in self.own_names()?.into_iter().filter(|name| name.ends_with(TEMP_END)) {
+            let removed = fs::remove_file(self.path.join(name));
+            if removed.is_ok() {
+                self.probe.reached(Step::TempSwept);
+            }
+            swept = swept.and_then(|count| removed.map(|()| count + 1));
         }
-        Ok(left.len())
+        swept
     }
 
     fn own_names(&self) -> io::Result<Vec<String>> {
@@ -351,17 +396,66 @@ mod tests {
         let dir = SpecDir::new(root.path().to_owned(), order.clone());
         dir.write(&"A".into(), &record("2")).unwrap();
         dir.remove(&"A".into()).unwrap();
-        let own = |step: &&Step| {
-            let others = [
-                Step::ClaimRead,
-                Step::Decided,
-                Step::Booked,
-                Step::Answering,
-                Step::Removing,
-                Step::Released,
-            ];
-            !others.contains(step)
-        };
-        assert_eq!(*order.0.lock().unwrap(), Step::ALL.iter().filter(own).copied().collect::<Vec<_>>());
+        let expected = [
+            Step::TempCreated,
+            Step::TempWritten,
+            Step::TempSynced,
+            Step::Renamed,
+            Step::WriteSynced,
+            Step::Unlinked,
+            Step::RemovalSynced,
+        ];
+        assert_eq!(*order.0.lock().unwrap(), expected);
+    }
+
+    /// Fails at one kind of access while it is there.
+    #[derive(Default)]
+    struct FailingAt(Mutex<Option<Access>>);
+
+    impl Probe for FailingAt {
+        fn before(&self, access: Access) -> io::Result<()> {
+            let fails = *self.0.lock().unwrap() == Some(access);
+            if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_change_that_is_not_on_the_disk_is_not_done() {
+        let root = tempfile::tempdir().unwrap();
+        let failing = Arc::new(FailingAt::default());
+        let dir = SpecDir::new(root.path().to_owned(), failing.clone());
+        let fail_at = |access| *failing.0.lock().unwrap() = access;
+        fail_at(Some(Access::DirectorySync));
+        assert!(dir.write(&"A".into(), &record("2")).is_err());
+        assert!(!dir.holds(&"A".into(), &record("2").booking), "its name is not on the disk");
+        assert!(dir.remove(&"A".into()).is_err() && dir.remove(&"A".into()).is_err());
+        assert_eq!(names(root.path()), [""; 0]);
+        fail_at(None);
+        dir.remove(&"A".into()).unwrap();
+        dir.write(&"A".into(), &record("2")).unwrap();
+        assert!(dir.holds(&"A".into(), &record("2").booking));
+    }
+
+    #[test]
+    fn a_write_that_fails_before_its_name_leaves_nothing() {
+        for access in [Access::Write, Access::TempWrite, Access::TempSync, Access::Rename] {
+            let root = tempfile::tempdir().unwrap();
+            let failing = Arc::new(FailingAt(Mutex::new(Some(access))));
+            let dir = SpecDir::new(root.path().to_owned(), failing);
+            let error = dir.write(&"A".into(), &record("2")).unwrap_err();
+            assert_eq!((error.named, error.source.kind()), (false, io::ErrorKind::StorageFull), "{access:?}");
+            assert_eq!(names(root.path()), [""; 0], "{access:?}");
+        }
+    }
+
+    #[test]
+    fn a_temporary_file_that_cannot_be_removed_keeps_no_other() {
+        let (_root, dir) = dir();
+        fs::create_dir_all(dir.path().join("dra.k8s.io-cpu_claim-A.json.tmp")).unwrap();
+        for uid in ["0", "B"] {
+            fs::write(dir.path().join(format!("dra.k8s.io-cpu_claim-{uid}.json.tmp")), "").unwrap();
+        }
+        assert!(dir.sweep().is_err());
+        assert_eq!(names(dir.path()), ["dra.k8s.io-cpu_claim-A.json.tmp"]);
     }
 }

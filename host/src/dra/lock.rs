@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 #[non_exhaustive]
 pub enum LockError {
     /// The file cannot be used.
-    #[error("cannot lock {}", path.display())]
+    #[error("cannot lock {}; the driver must be able to make and write this file", path.display())]
     File {
         /// The lock file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub struct NodeLock {
 
 impl NodeLock {
     /// Locks the file, at once or as soon as its holder ends, and writes `identity` into it: that is what
-    /// the next one to wait is told.
+    /// the next one to wait is told. Where it cannot be written (the disk is full), the next one is told less.
     ///
     /// # Errors
     /// [`LockError::Held`] after `timeout`.
@@ -70,7 +70,10 @@ impl NodeLock {
             }
             Err(error) => return Err(failed(error.into())),
         };
-        write_identity(&file, identity).map_err(failed)?;
+        // The lock is what counts, and a full disk must not keep the driver from serving the claims that there are.
+        if let Err(error) = write_identity(&file, identity) {
+            tracing::warn!(lock = %path.display(), %error, "cannot write who holds the node; one that waits will not be told");
+        }
         Ok(Self { _file: file })
     }
 }

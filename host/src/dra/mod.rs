@@ -20,11 +20,13 @@ pub use registration::Registrar;
 pub use service::{Claims, Plugin, Refusal, Results};
 pub use sockets::{SocketError, clear_the_way, prepare_directories};
 
+use crate::cdi::{Probe, Step};
 use crate::config::Config;
 use dracpu_proto::dra_v1::dra_plugin_server::DraPluginServer as V1Server;
 use dracpu_proto::dra_v1beta1::dra_plugin_server::DraPluginServer as V1beta1Server;
 use dracpu_proto::registration::registration_server::RegistrationServer;
 use sockets::SocketFile;
+use std::sync::Arc;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -56,10 +58,13 @@ pub async fn serve(
     config: Config,
     plugin: Plugin,
     registrar: Registrar,
+    probe: Arc<dyn Probe>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let (dra, dra_file) = SocketFile::bind(config.dra_socket())?;
+    probe.reached(Step::DraBound);
     let (registration, registration_file) = SocketFile::bind(config.registration_socket())?;
+    probe.reached(Step::RegistrationBound);
     tracing::info!(
         registration = %config.registration_socket().display(),
         dra = %config.dra_socket().display(),

@@ -19,7 +19,10 @@ pub enum SocketError {
     #[error("another driver runs here: somebody answers at {}; end it first", .0.display())]
     AnotherDriver(PathBuf),
     /// The system refuses.
-    #[error("cannot use {}", path.display())]
+    #[error(
+        "cannot use {}; the driver must be able to make sockets there (room and inodes on the file system, mounted for \
+         writing)", path.display()
+    )]
     Io {
         /// Which file or directory.
         path: PathBuf,

@@ -2,6 +2,7 @@
 
 use super::service::Results;
 use super::*;
+use crate::cdi::NoProbe;
 use crate::config::ConfigFlags;
 use crate::driver::{ClaimRef, Prepared, PreparedDevice};
 use crate::http::Health;
@@ -105,7 +106,7 @@ impl Served {
         let plugin = Plugin::new(stub.clone(), metrics.clone());
         let endpoint = config.dra_socket().to_str().unwrap().to_owned();
         let registrar = Registrar::new(endpoint, readiness.clone(), health.clone());
-        let task = tokio::spawn(serve(config.clone(), plugin, registrar, stop.clone()));
+        let task = tokio::spawn(serve(config.clone(), plugin, registrar, Arc::new(NoProbe), stop.clone()));
         while !config.registration_socket().exists() {
             tokio::task::yield_now().await;
         }

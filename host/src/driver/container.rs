@@ -4,6 +4,7 @@
 use super::core::Driver;
 use super::env::{self, EnvFault};
 use super::error::ContainerError;
+use crate::cdi::Step;
 pub use dracpu_codec::container::{Container, Created, Pod, Update, Updated};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen};
@@ -30,13 +31,16 @@ impl Driver {
             }
         }
         let placement = ledger.create(container.who(), &said)?;
-        Ok(Created {
+        let created = Created {
             cpus: placement.cpus,
             mems: placement.mems,
             exclusive: placement.exclusive,
             remove_cfs_quota: placement.exclusive && self.config.remove_cfs_quota,
             updates: updates(&mut ledger),
-        })
+        };
+        drop(ledger);
+        self.probe.reached(Step::ContainerPlaced);
+        Ok(created)
     }
 
     /// Somebody, mostly the kubelet, is about to change a container's resources; `wanted` is the mask asked
@@ -68,7 +72,8 @@ impl Driver {
     ) -> Result<(), ContainerError> {
         let ledger = self.ledger();
         let id = ContainerId::from(container.id.as_str());
-        let given = ledger.believed(&id).cloned().ok_or(ContainerError::Unseen)?;
+        // Not the one that it should have by now: claims come and go while a container is made, and other updates see to that.
+        let given = ledger.given(&id).cloned().ok_or(ContainerError::Unseen)?;
         if cpus == Some(&given) {
             return Ok(());
         }
@@ -86,9 +91,13 @@ impl Driver {
     /// A container has ended. Its claims stay as they are. Late, double and unknown stops are normal. New
     /// masks for others.
     pub fn stop_container(&self, id: &str) -> Vec<Update> {
-        let mut ledger = self.ledger();
-        ledger.stop(&id.into());
-        updates(&mut ledger)
+        let updates = {
+            let mut ledger = self.ledger();
+            ledger.stop(&id.into());
+            updates(&mut ledger)
+        };
+        self.probe.reached(Step::ContainerStopped);
+        updates
     }
 
     /// A container is gone.
@@ -138,7 +147,11 @@ impl Driver {
     /// bear it. Without a push they are in the next hook's answer.
     #[must_use]
     pub fn take_pending_updates(&self) -> Vec<Update> {
-        updates(&mut self.ledger())
+        let updates = updates(&mut self.ledger());
+        if !updates.is_empty() {
+            self.probe.reached(Step::MasksTaken);
+        }
+        updates
     }
 
     /// A push has ended. What failed is due in the next hook's answer. A mask that a hook's answer has

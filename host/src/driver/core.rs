@@ -2,7 +2,9 @@ use super::allocation::{Allocation, Unusable};
 use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
-use crate::cdi::{Content, Found, Probe, Record, SpecDir};
+use super::locks::{Guard, Locks, lock, may_wait};
+use super::under_way::UnderWay;
+use crate::cdi::{Content, Found, Probe, Record, SpecDir, Step};
 use crate::config::{Config, Selection};
 use crate::device::Device;
 use dracpu_cpuset::CpuSet;
@@ -12,7 +14,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -58,16 +60,14 @@ pub enum StartError {
 /// The driver of one node: the only owner of its CPU allocations.
 pub struct Driver {
     pub(super) config: Config,
-    pub(super) api: Arc<dyn Api>,
-    pub(super) specs: SpecDir,
+    api: Arc<dyn Api>,
+    specs: SpecDir,
     pub(super) probe: Arc<dyn Probe>,
     pub(super) boot_id: String,
     /// The active one, for who must not wait for the allocation lock.
     strategy: Mutex<Result<Option<StrategyInfo>, String>>,
-    /// Taken in blocking tasks only, before the ledger's.
-    allocation: Mutex<Allocation>,
-    /// Never held across anything that waits.
-    ledger: Mutex<Ledger>,
+    locks: Locks,
+    pub(super) under_way: UnderWay,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
@@ -99,7 +99,8 @@ impl Driver {
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
-        let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
+        let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id, &*probe)?;
+        probe.reached(Step::RecordsRead);
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         Ok(Arc::new(Self {
@@ -108,8 +109,8 @@ impl Driver {
             specs,
             probe,
             boot_id,
-            allocation: Mutex::new(allocation),
-            ledger: Mutex::new(ledger),
+            locks: Locks::new(allocation, ledger),
+            under_way: UnderWay::default(),
             orphans: Mutex::default(),
             unreadable: Mutex::new(unreadable),
             strategy,
@@ -184,19 +185,25 @@ impl Driver {
     }
 
     /// The allocation lock. Blocking: it may be held for as long as a strategy and a file take.
-    pub(super) fn allocation(&self) -> MutexGuard<'_, Allocation> {
-        lock(&self.allocation)
+    pub(super) fn allocation(&self) -> Guard<'_, Allocation> {
+        self.locks.allocation()
     }
 
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
+    pub(super) fn ledger(&self) -> Guard<'_, Ledger> {
+        self.locks.ledger()
     }
-}
 
-/// A lock whose holder panicked is taken over: what the holders change is changed in one step, and a driver
-/// that refuses every later claim would be worse.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The files. Not under the ledger lock.
+    pub(super) fn specs(&self) -> &SpecDir {
+        may_wait("a file");
+        &self.specs
+    }
+
+    /// The API server. Not under a lock.
+    pub(super) fn api(&self) -> &dyn Api {
+        may_wait("the API server");
+        &*self.api
+    }
 }
 
 /// Takes over what is recorded. Returns the files of which not even the CPUs are known.
@@ -205,6 +212,7 @@ fn adopt(
     ledger: &mut Ledger,
     allocation: &Allocation,
     boot_id: &str,
+    probe: &dyn Probe,
 ) -> Result<Vec<PathBuf>, StartError> {
     let records = |source| StartError::Records { path: specs.path().to_owned(), source };
     match specs.sweep() {
@@ -219,6 +227,7 @@ fn adopt(
             (Some(uid), Ok(Content::Recorded(record))) => {
                 if let Some(booking) = valid(&uid, record, ledger, allocation, boot_id) {
                     ledger.adopt(uid, booking);
+                    probe.reached(Step::Adopted);
                 } else if let Err(error) = specs.remove(&uid) {
                     tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
                 }
@@ -232,6 +241,7 @@ fn adopt(
                     ),
                 }
                 ledger.adopt(uid, Booking::plain(cpus));
+                probe.reached(Step::Adopted);
             }
             (_, content) => {
                 let fault = content.err().map(|fault| format!("{:#}", anyhow::Error::new(fault)));

@@ -30,6 +30,11 @@ pub enum PrepareError {
          the claim is tried again, and /readyz says how the connection to the runtime is", .0.as_secs_f64()
     )]
     ContainersUnknown(Duration),
+    /// The kubelet has called unprepare while prepare was under way.
+    #[error(
+        "the claim was unprepared while it was being prepared; the kubelet prepares it again if it is still needed"
+    )]
+    Overtaken,
     /// The scheduler has not been there yet.
     #[error("the claim is not allocated yet")]
     NotAllocated,
@@ -68,7 +73,12 @@ pub enum PrepareError {
     )]
     RecordMismatch(CpuSet),
     /// The spec could not be written.
-    #[error("CDI spec {} cannot be written{}", path.display(), if *.booked { "; the claim keeps its CPUs" } else { "" })]
+    #[error(
+        "CDI spec {} cannot be written{}; {}",
+        path.display(),
+        if *.booked { ", the claim keeps its CPUs" } else { ", no CPU was given out" },
+        remedy(.source)
+    )]
     Write {
         /// The file.
         path: PathBuf,
@@ -84,6 +94,11 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
+    /// Whether the claim has its CPUs all the same.
+    pub(super) fn keeps_cpus(&self) -> bool {
+        matches!(self, Self::Write { booked: true, .. })
+    }
+
     /// The strategy that gave no decision and what happened, for metrics; none for all other errors.
     #[must_use]
     pub fn strategy_failure(&self) -> Option<(&str, &'static str)> {
@@ -91,6 +106,22 @@ impl PrepareError {
             Self::Undecided { undecided, .. } => Some((&undecided.strategy, undecided.kind)),
             _ => None,
         }
+    }
+}
+
+/// What a person can do about a file that cannot be changed. The kubelet tries again by itself.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on its file system, see `df` and `df -i`"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        io::ErrorKind::FileTooLarge => "raise the driver's limit on file sizes (RLIMIT_FSIZE)",
+        io::ErrorKind::NotFound => {
+            "its directory has been taken away from under the driver, restart the driver's pod"
+        }
+        io::ErrorKind::PermissionDenied => "let the driver write to its directory",
+        _ => "look at its file system and the kernel's log",
     }
 }
 
@@ -133,7 +164,7 @@ pub enum ResultFault {
 #[non_exhaustive]
 pub enum UnprepareError {
     /// The spec could not be removed.
-    #[error("CDI spec {} cannot be removed; the CPUs stay booked", path.display())]
+    #[error("CDI spec {} cannot be removed, the CPUs stay booked; {}", path.display(), remedy(.source))]
     Remove {
         /// The file.
         path: PathBuf,

@@ -1,7 +1,7 @@
 //! Strategies as they are: components of a catalogue.
 
-use super::core::lock;
 use super::decide::{Decide, Strategies, StrategyInfo, Undecided};
+use super::locks::lock;
 use crate::device::{Group, Offer};
 use crate::strategy::{
     Catalogue, Decision, Fault, LoadError, Loaded, Opened, Reason, Request, State, StrategyError,

@@ -1,14 +1,14 @@
 //! The use cases, in the order in which kubelet and runtime call them: prepare, create container, update,
 //! stop, unprepare, synchronize. Owns the order of durable steps (see each file's list).
 //!
-//! Knows no protocol: the edges translate to and from the types here. Two locks: the *allocation lock*
+//! Knows no protocol: the edges translate to and from the types here. Two locks (`locks`): the *allocation lock*
 //! spans strategy calls and files, and is taken in blocking tasks only; the *ledger lock* spans neither,
 //! and is all that a container hook takes.
 //!
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
-//! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `synchronize`, `prove`, `status`, `error`.
+//! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `status`, `error`.
 
 mod allocation;
 mod api;
@@ -19,11 +19,13 @@ mod decide;
 mod error;
 mod floor;
 mod loaded;
+mod locks;
 mod pcie;
 mod prepare;
 mod prove;
 mod status;
 mod synchronize;
+mod under_way;
 mod unprepare;
 mod view;
 mod wanted;

@@ -46,7 +46,7 @@ impl Driver {
 
     async fn roots_of(&self, device: &AllocationResult) -> Roots {
         let AllocationResult { driver, pool, device, .. } = device;
-        match self.api.pcie_roots(&self.config.node_name, driver, pool, device).await {
+        match self.api().pcie_roots(&self.config.node_name, driver, pool, device).await {
             Ok(roots) if !roots.is_empty() => Ok(roots),
             Ok(_) => {
                 Err(format!("no slice of this node gives device {driver}/{pool}/{device} a {PCIE_ROOT}"))

@@ -3,7 +3,7 @@
 //! 1. A recorded claim whose file is in place is answered from the record: no API call, no strategy, no
 //!    lock that a strategy holds.
 //! 2. The claim object is read, with a bound and without a lock; and the runtime has said which containers run.
-//! 3. Allocation lock. Look again: the record may have come, or its file have gone.
+//! 3. Allocation lock. Look again: the record may have come, its file have gone, or the claim been unprepared.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
 //! 6. The spec gets its name: the claim is prepared, and stays so over a crash.
@@ -17,13 +17,15 @@
 use super::allocation::Allocation;
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
-use super::core::{Driver, lock};
+use super::core::Driver;
 use super::error::PrepareError;
+use super::locks::{lock, may_wait};
 use super::opaque::main_request;
 use super::pcie::MatchedRoots;
+use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
-use crate::cdi::{Record, Step, device_id};
+use crate::cdi::{NotWritten, Record, Step, device_id};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, StrategyId};
@@ -45,7 +47,9 @@ impl Driver {
     ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
         let driver = Arc::clone(self);
         let named = claims.clone();
-        let all = tokio::spawn(async move { driver.prepare_all(claims).await });
+        let begun =
+            claims.into_iter().map(|claim| (Arc::new(Call::begin(self, &uid(&claim))), claim)).collect();
+        let all = tokio::spawn(async move { driver.prepare_all(begun).await });
         all.await.unwrap_or_else(|error| {
             named.into_iter().map(|claim| (claim, Err(PrepareError::Internal(error.to_string())))).collect()
         })
@@ -53,13 +57,13 @@ impl Driver {
 
     async fn prepare_all(
         self: &Arc<Self>,
-        claims: Vec<ClaimRef>,
+        claims: Vec<(Arc<Call>, ClaimRef)>,
     ) -> Vec<(ClaimRef, Result<Prepared, PrepareError>)> {
-        let objects = join_all(claims.iter().map(|claim| self.object_of_new(claim))).await;
+        let objects = join_all(claims.iter().map(|(_, claim)| self.object_of_new(claim))).await;
         let mut answers = Vec::new();
-        for (claim, object) in claims.into_iter().zip(objects) {
+        for ((call, claim), object) in claims.into_iter().zip(objects) {
             let span = tracing::info_span!("claim", claim_uid = claim.uid, op = "prepare");
-            let answer = self.prepare_one(claim.clone(), object).instrument(span.clone()).await;
+            let answer = self.prepare_one(call, claim.clone(), object).instrument(span.clone()).await;
             span.in_scope(|| match &answer {
                 Ok(prepared) => {
                     let cpus: Vec<String> = prepared.devices.iter().map(|d| d.cpus.to_string()).collect();
@@ -92,7 +96,7 @@ impl Driver {
     }
 
     async fn read(&self, claim: &ClaimRef) -> Result<Object, PrepareError> {
-        let answer = tokio::time::timeout(API_TIMEOUT, self.api.claim(&claim.namespace, &claim.name)).await;
+        let answer = tokio::time::timeout(API_TIMEOUT, self.api().claim(&claim.namespace, &claim.name)).await;
         let late = |_| ApiError::Unreachable(format!("no answer within {} s", API_TIMEOUT.as_secs()));
         let object = answer.map_err(late).flatten().map_err(PrepareError::Api)?;
         self.probe.reached(Step::ClaimRead);
@@ -105,15 +109,17 @@ impl Driver {
 
     async fn prepare_one(
         self: &Arc<Self>,
+        call: Arc<Call>,
         claim: ClaimRef,
         object: Option<Result<Object, PrepareError>>,
     ) -> Result<Prepared, PrepareError> {
         let uid = uid(&claim);
-        self.specs.file(&uid)?;
+        self.specs().file(&uid)?;
         let mut object = object.transpose()?;
         loop {
-            let (driver, uid, span) = (Arc::clone(self), uid.clone(), tracing::Span::current());
-            let work = move || span.in_scope(|| driver.prepare_blocking(&uid, object.as_ref()));
+            let (driver, call, uid, span) =
+                (Arc::clone(self), Arc::clone(&call), uid.clone(), tracing::Span::current());
+            let work = move || span.in_scope(|| driver.prepare_blocking(&call, &uid, object.as_ref()));
             let done = tokio::task::spawn_blocking(work).await;
             match done.map_err(|error| PrepareError::Internal(error.to_string()))?? {
                 Some(prepared) => return Ok(prepared),
@@ -126,20 +132,24 @@ impl Driver {
     /// None: the claim object is needed.
     fn prepare_blocking(
         &self,
+        call: &Call,
         uid: &ClaimUid,
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
-        if let Some(booking) = recorded.filter(|booking| self.specs.holds(uid, booking)) {
+        if let Some(booking) = recorded.filter(|booking| self.specs().holds(uid, booking)) {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
+        if call.is_overtaken() {
+            return Err(PrepareError::Overtaken);
+        }
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {
-                if !self.specs.holds(uid, &booking) {
+                if !self.specs().holds(uid, &booking) {
                     tracing::warn!("the CDI spec was missing or damaged; written again");
-                    self.write(uid, &allocation, &booking, true)?;
+                    self.rewrite(uid, &allocation, &booking)?;
                 }
                 booking
             }
@@ -149,8 +159,7 @@ impl Driver {
                 let running =
                     self.said_of(uid).and_then(|cpus| self.results(&allocation, &object.claim, &cpus).ok());
                 if let Some(booking) = running {
-                    self.write(uid, &allocation, &booking, false)?;
-                    self.ledger().prove(uid, booking.clone());
+                    self.record_again(uid, &allocation, &booking)?;
                     booking
                 } else {
                     let booking = self.give(uid, &mut allocation, object)?;
@@ -173,7 +182,7 @@ impl Driver {
         cpus: &CpuSet,
     ) -> Result<Booking, PrepareError> {
         let booking = self.results(allocation, object, cpus)?;
-        self.write(uid, allocation, &booking, true)?;
+        self.rewrite(uid, allocation, &booking)?;
         self.ledger().describe(uid, booking.clone());
         Ok(booking)
     }
@@ -212,7 +221,11 @@ impl Driver {
         self.probe.reached(Step::Decided);
         self.ledger().book(uid.clone(), booking.clone())?;
         self.probe.reached(Step::Booked);
-        self.write(uid, allocation, &booking, false).map_err(|error| self.undo(uid, error))?;
+        self.write_new(uid, allocation, &booking).inspect_err(|error| {
+            if !error.keeps_cpus() {
+                self.ledger().release(uid);
+            }
+        })?;
         Ok(booking)
     }
 
@@ -242,6 +255,7 @@ impl Driver {
             }
         }
         let state = self.state();
+        may_wait("a strategy");
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
             let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { undecided, held }
@@ -275,38 +289,48 @@ impl Driver {
         self.ledger().holders(&looked_at)
     }
 
-    pub(super) fn write(
+    /// Writes the spec of a claim that holds its CPUs, whatever becomes of this.
+    fn rewrite(
         &self,
         uid: &ClaimUid,
         allocation: &Allocation,
         booking: &Booking,
-        booked: bool,
+    ) -> Result<(), PrepareError> {
+        self.write(uid, allocation, booking, |_| true)
+    }
+
+    /// Writes the spec of a claim that has none. When that fails none is left, or the claim is to
+    /// [keep its CPUs](PrepareError::keeps_cpus).
+    pub(super) fn write_new(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+    ) -> Result<(), PrepareError> {
+        self.write(uid, allocation, booking, |named| named && self.specs().remove(uid).is_err())
+    }
+
+    /// `keeps`: whether the claim has its CPUs although its spec could not be written, given that the spec has its name.
+    fn write(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+        keeps: impl FnOnce(bool) -> bool,
     ) -> Result<(), PrepareError> {
         let record = Record {
             boot_id: self.boot_id.clone(),
             topology_hash: allocation.fingerprint.clone(),
             booking: booking.clone(),
         };
-        let path = self.specs.file(uid)?;
-        match self.specs.write(uid, &record) {
+        let path = self.specs().file(uid)?;
+        match self.specs().write(uid, &record) {
             Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
-            Err(source) => return Err(PrepareError::Write { path, booked, source }),
+            Err(NotWritten { named, source }) => {
+                return Err(PrepareError::Write { path, booked: keeps(named), source });
+            }
         }
         Ok(())
-    }
-
-    /// The spec could not be written: nobody may have the CPUs, or this claim alone.
-    fn undo(&self, uid: &ClaimUid, error: PrepareError) -> PrepareError {
-        match (self.specs.remove(uid), error) {
-            (Ok(()), error) => {
-                self.ledger().release(uid);
-                error
-            }
-            (Err(_), PrepareError::Write { path, source, .. }) => {
-                PrepareError::Write { path, booked: true, source }
-            }
-            (Err(_), error) => error,
-        }
     }
 }
 

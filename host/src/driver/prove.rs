@@ -7,9 +7,12 @@
 //! CPUs that another claim was given before the container was seen are that claim's: a record counts for more
 //! than a variable, and two owners are never made.
 
+use super::allocation::Allocation;
 use super::api::ApiError;
 use super::claim::Claim;
 use super::core::Driver;
+use super::error::PrepareError;
+use crate::cdi::Step;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Who};
 use std::collections::BTreeMap;
@@ -51,7 +54,7 @@ impl Driver {
         }
         let mut round = Round::default();
         for (_, (who, said)) in by_pod {
-            let claims = self.api.claims_of_pod(&who.pod_namespace, &who.pod_name, &who.pod_uid).await;
+            let claims = self.api().claims_of_pod(&who.pod_namespace, &who.pod_name, &who.pod_uid).await;
             let claims = match claims {
                 Ok(claims) => claims,
                 Err(ApiError::NotFound) => Vec::new(),
@@ -99,10 +102,9 @@ impl Driver {
                     tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
                     self.ledger().disprove(&uid);
                 }
-                Some(booking) => match self.write(&uid, &allocation, &booking, false) {
+                Some(booking) => match self.record_again(&uid, &allocation, &booking) {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
-                        self.ledger().prove(&uid, booking);
                     }
                     Err(error) => {
                         tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));
@@ -115,6 +117,22 @@ impl Driver {
         }
         self.tell_due(&self.ledger());
         round
+    }
+
+    /// Writes the record of a claim that a running container has, and books it. When the record can neither be written
+    /// nor removed, the claim is booked all the same: the next start would find it.
+    pub(super) fn record_again(
+        &self,
+        uid: &ClaimUid,
+        allocation: &Allocation,
+        booking: &Booking,
+    ) -> Result<(), PrepareError> {
+        let written = self.write_new(uid, allocation, booking);
+        if written.as_ref().err().is_none_or(PrepareError::keeps_cpus) {
+            self.ledger().prove(uid, booking.clone());
+            self.probe.reached(Step::Proven);
+        }
+        written
     }
 
     /// The claims that hold CPUs of a booking, for a sentence; empty when nobody does.

@@ -1,5 +1,6 @@
 use super::api::ApiError;
-use super::core::{Driver, lock};
+use super::core::Driver;
+use super::locks::lock;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Who};
 use std::collections::BTreeMap;
@@ -101,7 +102,7 @@ impl Driver {
         let in_question = |uid: &ClaimUid| idle.iter().any(|(idle, _)| idle == uid);
         lock(&self.orphans).retain(in_question);
         for (uid, booking) in &idle {
-            let gone = match self.api.claim(&booking.namespace, &booking.name).await {
+            let gone = match self.api().claim(&booking.namespace, &booking.name).await {
                 Ok(object) => object.id.uid != uid.as_str(),
                 Err(ApiError::NotFound) => true,
                 Err(_) => continue,

@@ -7,16 +7,21 @@
 
 use super::container::{Container, Update, updates, warn_about};
 use super::core::Driver;
+use crate::cdi::Step;
 
 impl Driver {
     /// All containers that exist, with the masks that they have. New masks for those that need one.
     pub fn synchronize(&self, containers: Vec<Container>) -> Vec<Update> {
         self.learn(&containers);
         let seen: Vec<_> = containers.iter().map(|container| self.seen(container)).collect();
-        let mut ledger = self.ledger();
-        warn_about(ledger.synchronize(seen));
-        self.tell_unproven(&ledger);
-        self.containers_known.send_replace(true);
-        updates(&mut ledger)
+        let updates = {
+            let mut ledger = self.ledger();
+            warn_about(ledger.synchronize(seen));
+            self.tell_unproven(&ledger);
+            self.containers_known.send_replace(true);
+            updates(&mut ledger)
+        };
+        self.probe.reached(Step::Synchronized);
+        updates
     }
 }

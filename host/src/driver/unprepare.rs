@@ -1,6 +1,6 @@
 //! Unprepare. For each claim, in this order:
 //!
-//! 1. Allocation lock.
+//! 1. Allocation lock. A prepare of the claim that is under way gives it no CPUs any more.
 //! 2. The spec loses its name: the claim is unprepared, and stays so over a crash.
 //! 3. The CPUs are free.
 //!
@@ -9,8 +9,9 @@
 
 use super::ApiError;
 use super::claim::ClaimRef;
-use super::core::{Driver, lock};
+use super::core::Driver;
 use super::error::{ReleaseError, UnprepareError};
+use super::locks::lock;
 use crate::cdi::Step;
 use dracpu_ledger::ClaimUid;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Driver {
         };
         // The object of a claim of which only the CPUs are known cannot be asked for.
         if !claim.name.is_empty() {
-            match self.api.claim(&claim.namespace, &claim.name).await {
+            match self.api().claim(&claim.namespace, &claim.name).await {
                 Ok(object) if object.id.uid == claim.uid => return Err(ReleaseError::Claimed),
                 Ok(_) | Err(ApiError::NotFound) => {}
                 Err(error) => return Err(ReleaseError::Unsure(error)),
@@ -69,10 +70,11 @@ impl Driver {
         let _span = tracing::info_span!("claim", claim_uid = claim.uid, op = "unprepare").entered();
         let uid = &ClaimUid::from(claim.uid.as_str());
         let _allocation = self.allocation();
+        self.under_way.overtake(uid);
         self.probe.reached(Step::Removing);
         // A UID that no spec can carry has none to remove.
-        if let Ok(path) = self.specs.file(uid) {
-            match self.specs.remove(uid) {
+        if let Ok(path) = self.specs().file(uid) {
+            match self.specs().remove(uid) {
                 Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
                 Err(source) => return Err(UnprepareError::Remove { path, source }),
             }

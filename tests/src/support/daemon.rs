@@ -5,14 +5,16 @@ use anyhow::{Context, Result, bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -33,12 +35,20 @@ pub fn dracpu_bin() -> Result<PathBuf> {
     })
 }
 
-/// A loopback port that nobody has just now.
-///
-/// # Errors
-/// When there is none.
-pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// An address on the loopback interface that nobody else asks for: its host part is this process's own, so that no
+/// outgoing connection can have taken the port meanwhile.
+fn own_address() -> Result<SocketAddr> {
+    static NEXT: AtomicU16 = AtomicU16::new(1024);
+    let [low, middle, high, _] = std::process::id().to_le_bytes();
+    let host = Ipv4Addr::new(127, 64 | high, middle, low);
+    loop {
+        let address = SocketAddr::from((host, NEXT.fetch_add(1, Ordering::Relaxed).max(1024)));
+        match std::net::TcpListener::bind(address) {
+            Ok(_free) => return Ok(address),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot listen on {address}")),
+        }
+    }
 }
 
 /// What the daemon is started with.
@@ -52,13 +62,63 @@ pub struct DaemonArgs {
     pub log: PathBuf,
 }
 
+/// A started daemon's process, for those who watch it or end it.
+#[derive(Clone)]
+pub struct Process {
+    pid: Pid,
+    ended: watch::Receiver<Option<ExitStatus>>,
+    written: watch::Receiver<usize>,
+}
+
+impl Process {
+    /// The process id, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        if self.status().is_some() { None } else { self.pid.as_raw_nonzero().get().try_into().ok() }
+    }
+
+    /// How it ended; none while it runs.
+    #[must_use]
+    pub fn status(&self) -> Option<ExitStatus> {
+        *self.ended.borrow()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When nobody can tell any more.
+    pub async fn ended(&self) -> Result<ExitStatus> {
+        let mut ended = self.ended.clone();
+        let status = ended.wait_for(Option::is_some).await.ok().and_then(|status| *status);
+        status.context("cannot wait for the daemon")
+    }
+
+    /// Sends a signal; none once it has ended.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        match self.pid() {
+            Some(_) => Ok(rustix::process::kill_process(self.pid, signal)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until it has written so many lines, or has ended.
+    pub async fn wait_lines(&self, count: usize) {
+        let mut written = self.written.clone();
+        let _ended = written.wait_for(|written| *written >= count).await;
+    }
+}
+
 /// A running daemon; killed when dropped.
 pub struct Daemon {
-    child: Child,
+    process: Process,
     http: SocketAddr,
     lines: Arc<Mutex<Vec<String>>>,
-    written: watch::Receiver<usize>,
     readers: JoinSet<()>,
+    /// Owns the process, which is killed when this is dropped.
+    _waiting: JoinSet<()>,
 }
 
 impl Daemon {
@@ -68,7 +128,7 @@ impl Daemon {
     /// When the binary cannot be started.
     pub fn spawn(daemon: &DaemonArgs) -> Result<Self> {
         let binary = dracpu_bin()?;
-        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let http = own_address()?;
         let mut command = Command::new(&binary);
         command
             .args(&daemon.args)
@@ -100,13 +160,23 @@ impl Daemon {
                 }
             });
         }
-        Ok(Self { child, http, lines, written, readers })
+        let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.context("a child that was just started has a process id")?;
+        let (ending, ended) = watch::channel(None);
+        let mut waiting = JoinSet::new();
+        waiting.spawn(async move {
+            ending.send_replace(child.wait().await.ok());
+            // whoever waits must be able to see it
+            ending.closed().await;
+        });
+        let process = Process { pid, ended, written };
+        Ok(Self { process, http, lines, readers, _waiting: waiting })
     }
 
-    /// The process id.
+    /// The process.
     #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 
     /// Its lines so far.
@@ -121,7 +191,7 @@ impl Daemon {
     /// After `limit`.
     pub async fn wait_line(&self, text: &str, limit: Duration) -> Result<String> {
         let find = || self.lines.lock().unwrap().iter().find(|line| line.contains(text)).cloned();
-        wait::look(&format!("line with `{text}`"), limit, &mut self.written.clone(), find).await
+        wait::look(&format!("line with `{text}`"), limit, &mut self.process.written.clone(), find).await
     }
 
     /// An answer of its HTTP server: status and body.
@@ -159,7 +229,7 @@ impl Daemon {
         let mut every = tokio::time::interval(Duration::from_millis(10));
         loop {
             every.tick().await;
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.process.status() {
                 bail!("the daemon ended with {status}:\n{}", self.tail());
             }
             let why = match self.get("/readyz").await {
@@ -182,8 +252,10 @@ impl Daemon {
     ///
     /// # Errors
     /// When it cannot be waited for.
-    pub async fn kill(mut self) -> Result<()> {
-        self.child.kill().await.context("cannot kill the daemon")
+    pub async fn kill(self) -> Result<()> {
+        self.process.signal(Signal::KILL)?;
+        self.process.ended().await?;
+        Ok(())
     }
 
     /// SIGTERM, and waits for the end.
@@ -191,9 +263,8 @@ impl Daemon {
     /// # Errors
     /// When it does not end within `limit`.
     pub async fn terminate(mut self, limit: Duration) -> Result<ExitStatus> {
-        let pid = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
-        ensure!(pid.is_some(), "the daemon has ended already:\n{}", self.tail());
-        rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::TERM)?;
+        ensure!(self.process.status().is_none(), "the daemon has ended already:\n{}", self.tail());
+        self.process.signal(Signal::TERM)?;
         self.wait_exit(limit).await
     }
 
@@ -202,11 +273,11 @@ impl Daemon {
     /// # Errors
     /// After `limit`.
     pub async fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let ended = tokio::time::timeout(limit, self.child.wait()).await;
-        let ended =
-            ended.with_context(|| format!("the daemon still runs after {limit:?}:\n{}", self.tail()))?;
+        let ended = tokio::time::timeout(limit, self.process.ended()).await;
+        let status =
+            ended.with_context(|| format!("the daemon still runs after {limit:?}:\n{}", self.tail()))??;
         while self.readers.join_next().await.is_some() {} // its last words
-        ended.context("cannot wait for the daemon")
+        Ok(status)
     }
 }
 

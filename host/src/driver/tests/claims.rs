@@ -1,4 +1,4 @@
-use super::support::{DEVICE, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Disk, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::{Group, fixtures};
@@ -10,7 +10,6 @@ use crate::strategy::Request;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{PcieRoot, Topology};
 use serde_json::{Map, Value, json};
-use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
 #[tokio::test]
@@ -98,34 +97,27 @@ async fn a_claim_without_a_result_for_this_driver_prepares_to_nothing() {
     assert!(!home.cdi_dir().exists());
 }
 
-/// Makes changes of the directory fail.
-#[derive(Default)]
-struct Failing(Mutex<Vec<Access>>);
-
-impl Probe for Failing {
-    fn before(&self, access: Access) -> io::Result<()> {
-        if self.0.lock().unwrap().contains(&access) { Err(io::Error::other("no space")) } else { Ok(()) }
-    }
-}
-
 #[tokio::test]
 async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
     let mut home = Home::new();
-    let failing = Arc::new(Failing::default());
-    home.probe = failing.clone();
+    let disk = Arc::new(Disk::default());
+    home.probe = disk.clone();
     let driver = home.start();
-    *failing.0.lock().unwrap() = vec![Access::Write];
+    disk.fail_at(&[Access::Write]);
     assert!(home.prepare(&driver, "A", "2").await.is_err());
     assert_eq!(held(&driver), []);
-    *failing.0.lock().unwrap() = vec![Access::Write, Access::Remove];
+    disk.fail_at(&[Access::Write, Access::Remove]);
+    assert!(home.prepare(&driver, "A", "2").await.is_err());
+    assert_eq!(held(&driver), [], "nothing was written, so nothing need be removed");
+    disk.fail_at(&[Access::DirectorySync, Access::Remove]);
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
     assert!(error.contains("keeps its CPUs"), "{error}");
     assert_eq!(held(&driver), [holds("A", "0-1")]);
-    *failing.0.lock().unwrap() = vec![Access::Remove];
+    disk.fail_at(&[Access::Remove]);
     prepare(&driver, reference("A")).await.unwrap();
     assert!(driver.unprepare(vec![reference("A")]).await.remove(0).1.is_err());
     assert_eq!(held(&driver), [holds("A", "0-1")]);
-    failing.0.lock().unwrap().clear();
+    disk.fail_at(&[]);
     unprepare(&driver, "A").await;
     unprepare(&driver, "A").await;
     unprepare(&driver, "../never").await;

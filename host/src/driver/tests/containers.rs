@@ -121,6 +121,18 @@ async fn only_the_mask_that_was_given_is_valid() {
 }
 
 #[tokio::test]
+async fn a_mask_that_is_pushed_while_a_container_is_made_does_not_refuse_it() {
+    let home = Home::new();
+    let driver = home.start();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    let shared = container("b", "q", &[], "");
+    assert_eq!(driver.create_container(&shared).unwrap().cpus, cpus("2-7"));
+    unprepare(&driver, "A").await;
+    assert_eq!(driver.take_pending_updates(), [update("b", "0-7")]);
+    driver.validate_container(&shared, Some(&cpus("2-7"))).unwrap();
+}
+
+#[tokio::test]
 async fn unprepare_under_a_live_container_moves_it_to_the_pool_and_is_counted() {
     let home = Home::new();
     let driver = home.start();
@@ -149,7 +161,7 @@ async fn a_runtime_that_has_restarted_loses_no_claim() {
 }
 
 /// A driver whose CDI directory was wiped while a container of claim A ran.
-async fn wiped(home: &Home) -> std::sync::Arc<crate::driver::Driver> {
+pub(super) async fn wiped(home: &Home) -> std::sync::Arc<crate::driver::Driver> {
     let driver = home.start();
     home.prepare(&driver, "A", "2").await.unwrap();
     home.api.pods.lock().unwrap().insert("p".into(), vec!["A".into()]);

@@ -15,12 +15,11 @@ impl Probe for DieAt {
     }
 }
 
-const REMOVAL: [Step; 4] = [Step::Removing, Step::Unlinked, Step::RemovalSynced, Step::Released];
 const COMMITTED: [Step; 3] = [Step::Renamed, Step::WriteSynced, Step::Answering];
 
 #[tokio::test]
 async fn a_crash_in_prepare_leaves_the_claim_prepared_or_untouched() {
-    for step in Step::ALL.into_iter().filter(|step| !REMOVAL.contains(step)) {
+    for &step in Step::PREPARE {
         let mut home = Home::new();
         let before = home.start();
         home.prepare(&before, "other", "3").await.unwrap();
@@ -48,7 +47,7 @@ async fn a_crash_in_prepare_leaves_the_claim_prepared_or_untouched() {
 
 #[tokio::test]
 async fn a_crash_in_unprepare_leaves_the_claim_whole_or_gone() {
-    for step in REMOVAL {
+    for &step in Step::UNPREPARE {
         let mut home = Home::new();
         let before = home.start();
         home.prepare(&before, "A", "2").await.unwrap();
@@ -76,7 +75,7 @@ async fn a_panic_fails_that_claim_and_not_the_next() {
     *home.strategy.before.lock().unwrap() = Some(Box::new(|_| std::panic::resume_unwind(Box::new("fault"))));
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
     assert!(error.contains("report it"), "{error}");
-    *crate::driver::core::lock(&home.strategy.before) = None;
+    *crate::driver::locks::lock(&home.strategy.before) = None;
     home.prepare(&driver, "B", "2").await.unwrap();
     prepare(&driver, super::support::reference("A")).await.unwrap();
     assert_eq!(held(&driver), [holds("A", "2-3"), holds("B", "0-1")]);

@@ -1,11 +1,11 @@
 //! A driver among scripted stand-ins, with real files.
 
-use super::super::core::lock;
+use super::super::locks::lock;
 use super::super::{
     AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
     PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
-use crate::cdi::{NoProbe, Probe, SpecDir};
+use crate::cdi::{Access, NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
 use crate::device::{Group, Offer, fixtures};
 use crate::strategy::{Decision, Grant, Request, State};
@@ -14,6 +14,7 @@ use dracpu_topology::Topology;
 use futures::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -149,6 +150,22 @@ impl Decide for Open {
             grants.push(Grant { cpus: own, blocked: CpuSet::new(), mems: Vec::new() });
         }
         Ok(Decision { grants, join_shared_pool: false, why: String::new() })
+    }
+}
+
+/// A disk that is full for some kinds of access.
+#[derive(Default)]
+pub(super) struct Disk(Mutex<Vec<Access>>);
+
+impl Disk {
+    pub(super) fn fail_at(&self, accesses: &[Access]) {
+        *lock(&self.0) = accesses.to_vec();
+    }
+}
+
+impl Probe for Disk {
+    fn before(&self, access: Access) -> io::Result<()> {
+        if lock(&self.0).contains(&access) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Compiled components on disk. What lies there runs as the driver itself, so only what this program wrote is taken:
 //! the directory must be its own and nobody else's to write, and each file has the digest of its content in its name.
 
+use crate::cdi::{NoProbe, Probe, Step};
 use crate::strategy::component::hex_digest;
 use rustix::fs::{Mode, OFlags};
 use std::fmt::Write as _;
@@ -10,6 +11,7 @@ use std::io::{self, Seek as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -21,8 +23,17 @@ const TEMPORARY: &str = ".tmp-";
 const MOST_BYTES: u64 = 256 << 20;
 
 /// A directory of compiled components.
-#[derive(Debug, Clone)]
-pub struct Cache(PathBuf);
+#[derive(Clone)]
+pub struct Cache {
+    path: PathBuf,
+    probe: Arc<dyn Probe>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Cache").field(&self.path).finish()
+    }
+}
 
 /// Why a directory is not used.
 #[derive(Debug, thiserror::Error)]
@@ -81,20 +92,27 @@ impl Cache {
         if owner != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
             return Err(CacheError::NotPrivate { path: path.to_owned(), owner, mode });
         }
-        Ok(Self(path.to_owned()))
+        Ok(Self { path: path.to_owned(), probe: Arc::new(NoProbe) })
+    }
+
+    /// The same, where tests can look or break in.
+    #[must_use]
+    pub fn probed(self, probe: Arc<dyn Probe>) -> Self {
+        Self { probe, ..self }
     }
 
     /// The compiled form of the component with this digest. What is there but cannot be used is removed.
     pub(super) fn load(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let key = key(engine, digest);
         let name = self.names().find(|name| name.starts_with(&key) && name.ends_with(SUFFIX))?;
-        let path = self.0.join(&name);
+        let path = self.path.join(&name);
         let loaded = open(&path).and_then(|mut file| {
             if content_name(&key, &mut file)? != name {
                 return Err(io::Error::other("its content is not what was written"));
             }
             let component = deserialize(engine, &file).map_err(io::Error::other)?;
-            file.set_modified(SystemTime::now())?;
+            // On a file system that is mounted read-only nothing is removed for its age either.
+            let _not_noted = file.set_modified(SystemTime::now());
             Ok(component)
         });
         loaded
@@ -107,7 +125,9 @@ impl Cache {
 
     /// A file for a compiled component, for [`keep`](Self::keep).
     pub(super) fn file(&self) -> io::Result<tempfile::NamedTempFile> {
-        tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.0)
+        let file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.path)?;
+        self.probe.reached(Step::CacheTempCreated);
+        Ok(file)
     }
 
     /// Keeps what was written as the compiled form of the component with this digest.
@@ -117,9 +137,12 @@ impl Cache {
         digest: &str,
         mut file: tempfile::NamedTempFile,
     ) -> io::Result<()> {
+        self.probe.reached(Step::CacheTempWritten);
         let name = content_name(&key(engine, digest), file.as_file_mut())?;
         file.as_file().sync_all()?;
-        file.persist(self.0.join(name))?;
+        self.probe.reached(Step::CacheTempSynced);
+        file.persist(self.path.join(name))?;
+        self.probe.reached(Step::CacheRenamed);
         self.shrink(MOST_BYTES);
         Ok(())
     }
@@ -127,7 +150,7 @@ impl Cache {
     /// Removes what was not used for longest, down to so many bytes.
     fn shrink(&self, most: u64) {
         let found = self.names().filter(|name| name.ends_with(SUFFIX)).filter_map(|name| {
-            let path = self.0.join(name);
+            let path = self.path.join(name);
             let found = std::fs::symlink_metadata(&path).ok()?;
             Some((found.modified().ok()?, found.len(), path))
         });
@@ -143,7 +166,7 @@ impl Cache {
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
-        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 }

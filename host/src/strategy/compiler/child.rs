@@ -27,8 +27,15 @@ pub(crate) struct Args {
 /// Compiles the component on standard input to standard output. For this program's own use. Why it fails goes to
 /// standard error, as one clause.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    let unwritten = |error: io::Error| {
+        let _unwritable = writeln!(io::stderr(), "{error}");
+        ExitCode::from(NOT_WRITTEN)
+    };
     match compile_here(args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => {
+            let mut out = io::stdout().lock();
+            out.write_all(&code).and_then(|()| out.flush()).map_or_else(unwritten, |()| ExitCode::SUCCESS)
+        }
         Err(error) if is_out_of_memory(&error) => ExitCode::from(OUT_OF_MEMORY),
         Err(error) => {
             // Nobody is left to tell when that fails.
@@ -43,7 +50,7 @@ fn is_out_of_memory(error: &wasmtime::Error) -> bool {
     error.is::<wasmtime::error::OutOfMemory>() || error.downcast_ref::<io::Error>().is_some_and(of_io)
 }
 
-fn compile_here(args: &Args) -> wasmtime::Result<()> {
+fn compile_here(args: &Args) -> wasmtime::Result<Vec<u8>> {
     // Should memory run out all the same, this process is the one to go.
     let _as_it_was = std::fs::write("/proc/self/oom_score_adj", "1000");
     if let Some(bytes) = args.memory_bytes {
@@ -52,13 +59,16 @@ fn compile_here(args: &Args) -> wasmtime::Result<()> {
     }
     let mut component = Vec::new();
     io::stdin().read_to_end(&mut component)?;
-    let code = engine::start()?.precompile_component(&component)?;
-    Ok(io::stdout().write_all(&code)?)
+    engine::start()?.precompile_component(&component)
 }
 
 /// Has a component compiled into a file by a child that takes at most so many bytes of memory. Blocking; minutes for
-/// the largest.
-pub(super) fn compile(component: &[u8], into: &File, memory: Option<u64>) -> Result<(), ComponentFault> {
+/// the largest. The inner error: the file cannot take the code.
+pub(super) fn compile(
+    component: &[u8],
+    into: &File,
+    memory: Option<u64>,
+) -> Result<io::Result<()>, ComponentFault> {
     let failed = |what: &str, error: io::Error| ComponentFault::NotCompiled(format!("{what}: {error}"));
     let mut command = Command::new("/proc/self/exe");
     command.arg0("dracpu").args(["strategy", "compile"]);
@@ -78,7 +88,7 @@ pub(super) fn compile(component: &[u8], into: &File, memory: Option<u64>) -> Res
     }
     let status = child.wait().map_err(|error| failed("the compiler cannot be waited for", error))?;
     if status.success() {
-        return Ok(());
+        return Ok(Ok(()));
     }
     // Rust aborts when memory is refused; the kernel kills when there is none.
     let out_of_memory = matches!(status.signal(), Some(SIGABRT | SIGKILL))
@@ -87,6 +97,9 @@ pub(super) fn compile(component: &[u8], into: &File, memory: Option<u64>) -> Res
         return Err(ComponentFault::NoMemory { needed: needed(component.len()), left });
     }
     let message = String::from_utf8_lossy(&message);
+    if status.code() == Some(i32::from(NOT_WRITTEN)) {
+        return Ok(Err(io::Error::other(message.trim().to_owned())));
+    }
     match (status.code(), message.trim()) {
         (Some(1), message) if !message.is_empty() => Err(ComponentFault::Invalid(message.to_owned())),
         (_, message) => {
@@ -97,6 +110,8 @@ pub(super) fn compile(component: &[u8], into: &File, memory: Option<u64>) -> Res
 
 /// The exit code of a child whose memory did not suffice.
 const OUT_OF_MEMORY: u8 = 12;
+/// The exit code of a child that could not write what it had compiled.
+const NOT_WRITTEN: u8 = 13;
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 

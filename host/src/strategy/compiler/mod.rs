@@ -67,27 +67,40 @@ impl Compiler {
     }
 
     fn compile_in_child(&self, bytes: &[u8], digest: &str) -> Result<Component, ComponentFault> {
-        let unusable =
-            |error: io::Error| ComponentFault::NotCompiled(format!("no file for the compiled code: {error}"));
         let memory = memory::left(&self.cgroups);
-        let invalid = |error: wasmtime::Error| ComponentFault::NotCompiled(component::clause(&error));
-        match &self.cache {
-            None => {
-                let file = rustix::fs::memfd_create("dracpu-strategy", MemfdFlags::CLOEXEC);
-                let file = file.map(File::from).map_err(|error| unusable(error.into()))?;
-                child::compile(bytes, &file, memory)?;
-                cache::deserialize(&self.engine, &file).map_err(invalid)
-            }
-            Some(cache) => {
-                let file = cache.file().map_err(unusable)?;
-                child::compile(bytes, file.as_file(), memory)?;
-                cache.keep(&self.engine, digest, file).map_err(unusable)?;
-                let gone = || {
-                    ComponentFault::NotCompiled("the compiled code has disappeared from the cache".to_owned())
-                };
-                cache.load(&self.engine, digest).ok_or_else(gone)
+        if let Some(cache) = &self.cache {
+            match self.compile_into(cache, bytes, digest, memory)? {
+                Ok(component) => return Ok(component),
+                Err(error) => not_kept(&error),
             }
         }
+        let unusable =
+            |error: io::Error| ComponentFault::NotCompiled(format!("no file for the compiled code: {error}"));
+        let file = rustix::fs::memfd_create("dracpu-strategy", MemfdFlags::CLOEXEC);
+        let file = file.map(File::from).map_err(|error| unusable(error.into()))?;
+        child::compile(bytes, &file, memory)?.map_err(unusable)?;
+        let invalid = |error: wasmtime::Error| ComponentFault::NotCompiled(component::clause(&error));
+        cache::deserialize(&self.engine, &file).map_err(invalid)
+    }
+
+    /// The inner error: the cache cannot take what was compiled.
+    fn compile_into(
+        &self,
+        cache: &Cache,
+        bytes: &[u8],
+        digest: &str,
+        memory: Option<u64>,
+    ) -> Result<io::Result<Component>, ComponentFault> {
+        let file = match cache.file() {
+            Ok(file) => file,
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Err(error) = child::compile(bytes, file.as_file(), memory)? {
+            return Ok(Err(error));
+        }
+        let kept = cache.keep(&self.engine, digest, file);
+        let load = || cache.load(&self.engine, digest).ok_or_else(|| io::Error::other("it has disappeared"));
+        Ok(kept.and_then(|()| load()))
     }
 
     /// Keeps compiled code; without it the next start compiles again.
@@ -99,7 +112,14 @@ impl Compiler {
             cache.keep(&self.engine, digest, file)
         });
         if let Err(error) = kept {
-            tracing::warn!("a compiled strategy cannot be kept in the cache: {error}");
+            not_kept(&error);
         }
     }
+}
+
+/// The cache only saves time.
+fn not_kept(error: &io::Error) {
+    tracing::warn!(
+        "a compiled strategy cannot be kept in the cache, the next start compiles it again: {error}"
+    );
 }

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
 
 /// How a kubelet names the endpoint that it dials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,15 @@ pub fn authority(path: &Path, dialing: Dialing) -> String {
 }
 
 /// The header fields of requests that are about to be sent, in their order.
-pub(super) type Pending = Arc<Mutex<VecDeque<Vec<(&'static str, String)>>>>;
+pub(super) type Pending = Arc<Mutex<VecDeque<Announced>>>;
+
+/// A request that is about to be sent.
+pub(super) struct Announced {
+    /// Its header fields.
+    pub(super) fields: Vec<(&'static str, String)>,
+    /// Told when they are on their way.
+    pub(super) sent: oneshot::Sender<()>,
+}
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const FRAME_HEADER: usize = 9;
@@ -73,8 +82,9 @@ impl<S> GoWire<S> {
             }
             match *kind {
                 HEADERS => {
-                    let fields = self.pending.lock().unwrap().pop_front().expect("a request was announced");
-                    let block = literal_block(&fields);
+                    let request = self.pending.lock().unwrap().pop_front().expect("a request was announced");
+                    let block = literal_block(&request.fields);
+                    let _nobody_waits = request.sent.send(());
                     let length = u32::try_from(block.len()).unwrap().to_be_bytes();
                     self.outgoing.extend(&length[1..]);
                     self.outgoing.extend([HEADERS, END_HEADERS | (flags & END_STREAM)]);

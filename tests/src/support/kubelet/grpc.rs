@@ -2,16 +2,17 @@
 //! Source: the gRPC over HTTP/2 specification.
 
 use super::super::percent;
-use super::authority::{Dialing, GoWire, Pending, authority};
+use super::authority::{Announced, Dialing, GoWire, Pending, authority};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// Why a call has no answer.
@@ -56,6 +57,27 @@ fn transport(error: &dyn std::error::Error) -> CallError {
         source = below.source();
     }
     CallError::Transport(text)
+}
+
+/// Hands the answer over. A request whose caller goes away is sent all the same, and reset then, as grpc-go does: one
+/// that was announced and never sent would leave its header fields to the next.
+async fn answer_or_reset<R>(
+    response: impl Future<Output = R>,
+    on_its_way: oneshot::Receiver<()>,
+    mut answering: oneshot::Sender<R>,
+) {
+    let mut response = pin!(response);
+    let gone = async {
+        answering.closed().await;
+        let _connection_over = on_its_way.await;
+    };
+    tokio::select! {
+        biased;
+        answer = &mut response => {
+            let _gone_meanwhile = answering.send(answer);
+        }
+        () = gone => {}
+    }
 }
 
 impl Connection {
@@ -117,12 +139,15 @@ impl Connection {
             ("te", "trailers".to_owned()),
             ("grpc-timeout", format!("{}u", limit.as_micros().min(99_999_999))),
         ];
-        let response = {
+        let (answering, answer) = oneshot::channel();
+        {
             let mut sender = self.sender.lock().await; // one order for announced and sent requests
-            self.pending.lock().unwrap().push_back(fields);
-            sender.send_request(request.expect("the request is valid"))
-        };
-        let response = response.await.map_err(|error| transport(&error))?;
+            let (sent, on_its_way) = oneshot::channel();
+            self.pending.lock().unwrap().push_back(Announced { fields, sent });
+            let response = sender.send_request(request.expect("the request is valid"));
+            tokio::spawn(answer_or_reset(response, on_its_way, answering));
+        }
+        let response = answer.await.map_err(|error| transport(&error))?.map_err(|error| transport(&error))?;
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(|error| transport(&error))?;
         let empty = hyper::HeaderMap::new();

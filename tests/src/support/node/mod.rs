@@ -9,7 +9,7 @@ mod pods;
 pub use pods::{ContainerAsk, Pod};
 
 use super::api_server::{ApiServer, Gates, Resource};
-use super::daemon::{Daemon, DaemonArgs};
+use super::daemon::{Daemon, DaemonArgs, Process};
 use super::kubelet::{Device, Kubelet, KubeletConfig, KubeletVersion};
 use super::machine::Machine;
 use super::runtime::{RegisterOrder, Runtime, RuntimeConfig, RuntimeVersion};
@@ -50,6 +50,8 @@ pub struct NodeConfig {
     pub envs: Vec<(String, String)>,
     /// How long the kubelet keeps the slices of a driver that is gone.
     pub slice_grace: Duration,
+    /// The cache directory is this node's own, `cache` in its directory, not one for all nodes.
+    pub own_cache: bool,
 }
 
 impl NodeConfig {
@@ -66,6 +68,7 @@ impl NodeConfig {
             flags: Vec::new(),
             envs: Vec::new(),
             slice_grace: Duration::from_secs(30),
+            own_cache: false,
         }
     }
 
@@ -158,6 +161,9 @@ impl Node {
         let file = self.path("config.yaml");
         std::fs::write(&file, self.config.config.to_string())?; // JSON is YAML
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        // Built-in strategies are compiled once for all nodes.
+        let for_all = Path::new(env!("OUT_DIR")).join("compiled-strategies");
+        let cache = if self.config.own_cache { self.path("cache") } else { for_all };
         let mut args = vec![
             flag("config", &file),
             flag("kubeconfig", &self.path("kubeconfig")),
@@ -165,8 +171,7 @@ impl Node {
             flag("sysfs-root", &self.path("sys")),
             flag("nri-socket", &self.path("nri/nri.sock")),
             flag("cdi-dir", &self.cdi_dir()),
-            // Built-in strategies are compiled once for all nodes.
-            flag("cache-dir", &Path::new(env!("OUT_DIR")).join("compiled-strategies")),
+            flag("cache-dir", &cache),
         ];
         args.extend(self.config.flags.iter().cloned());
         let mut envs = vec![("NODE_NAME".to_owned(), NODE.to_owned())];
@@ -200,7 +205,7 @@ impl Node {
 
     /// The daemon's process id.
     pub async fn daemon_pid(&self) -> Option<u32> {
-        self.daemon.lock().await.as_ref().and_then(Daemon::pid)
+        self.daemon_process().await.ok()?.pid()
     }
 
     /// Waits until the daemon is ready by its own word, by the kubelet's and by the runtime's.
@@ -278,9 +283,15 @@ impl Node {
     /// # Errors
     /// When no daemon runs.
     pub async fn signal_daemon(&self, signal: rustix::process::Signal) -> Result<()> {
-        let pid = self.daemon_pid().await.context("no daemon runs")?;
-        let pid = rustix::process::Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
+        self.daemon_process().await?.signal(signal)
+    }
+
+    /// The daemon's process.
+    ///
+    /// # Errors
+    /// When no daemon was started.
+    pub async fn daemon_process(&self) -> Result<Process> {
+        Ok(self.daemon.lock().await.as_ref().context("no daemon runs")?.process())
     }
 
     /// A metric's value.
@@ -297,6 +308,16 @@ impl Node {
     /// When it does not answer.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
         self.daemon.lock().await.as_ref().context("no daemon runs")?.get(path).await
+    }
+
+    /// The last lines of the daemons' log, those of daemons that have ended too.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn last_lines(&self) -> Result<String> {
+        let log = std::fs::read_to_string(self.path("dracpu.log"))?;
+        let lines: Vec<&str> = log.lines().collect();
+        Ok(lines[lines.len().saturating_sub(40)..].join("\n"))
     }
 
     /// The daemon's lines so far.

@@ -1,12 +1,12 @@
 //! Claims and pods: what scheduler, kubelet and runtime do one after another.
 
 use super::super::api_server::Resource;
-use super::super::kubelet::{ClaimRef, Device};
+use super::super::kubelet::{Answers, ClaimRef, Device};
 use super::super::runtime::{ContainerSpec, PodSpec};
 use super::super::scheduler::{self, Ask, DRIVER};
 use super::super::wait::{SOON, poll};
 use super::{NODE, Node};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -88,11 +88,20 @@ impl Node {
     /// # Errors
     /// The driver's refusal, as the kubelet would show it.
     pub async fn prepare(&self, claim: &ClaimRef) -> Result<Vec<Device>> {
-        let mut answers = self.kubelet.prepare(DRIVER, std::slice::from_ref(claim)).await?;
+        let mut answers = self.prepare_all(std::slice::from_ref(claim)).await?;
         let answer = answers.remove(&claim.uid).context("an answer for the claim")?;
-        let devices = answer.map_err(|why| anyhow!("{why}"))?;
-        self.prepared.lock().unwrap().insert(claim.uid.clone(), devices.clone());
-        Ok(devices)
+        answer.map_err(|why| anyhow!("{why}"))
+    }
+
+    /// NodePrepareResources for the claims of a pod.
+    ///
+    /// # Errors
+    /// When the call fails as a whole. Refusals of single claims are in the answers.
+    pub async fn prepare_all(&self, claims: &[ClaimRef]) -> Result<Answers<Vec<Device>>> {
+        let answers = self.kubelet.prepare(DRIVER, claims).await?;
+        let prepared = answers.iter().filter_map(|(uid, answer)| Some((uid.clone(), answer.clone().ok()?)));
+        self.prepared.lock().unwrap().extend(prepared);
+        Ok(answers)
     }
 
     /// NodeUnprepareResources for one claim.
@@ -100,11 +109,20 @@ impl Node {
     /// # Errors
     /// The driver's refusal.
     pub async fn unprepare(&self, claim: &ClaimRef) -> Result<()> {
-        let mut answers = self.kubelet.unprepare(DRIVER, std::slice::from_ref(claim)).await?;
+        let mut answers = self.unprepare_all(std::slice::from_ref(claim)).await?;
         let answer = answers.remove(&claim.uid).context("an answer for the claim")?;
-        answer.map_err(|why| anyhow!("{why}"))?;
-        self.prepared.lock().unwrap().remove(&claim.uid);
-        Ok(())
+        answer.map_err(|why| anyhow!("{why}"))
+    }
+
+    /// NodeUnprepareResources for the claims of a pod.
+    ///
+    /// # Errors
+    /// When the call fails as a whole. Refusals of single claims are in the answers.
+    pub async fn unprepare_all(&self, claims: &[ClaimRef]) -> Result<Answers<()>> {
+        let answers = self.kubelet.unprepare(DRIVER, claims).await?;
+        let gone = |uid: &String| answers.get(uid).is_some_and(Result::is_ok);
+        self.prepared.lock().unwrap().retain(|uid, _| !gone(uid));
+        Ok(answers)
     }
 
     /// Runs a pod. A container that cannot be created does not stop the others.
@@ -127,12 +145,8 @@ impl Node {
                 .collect()
         };
         if !missing.is_empty() {
-            let answers = self.kubelet.prepare(DRIVER, &missing).await?;
-            for (claim, answer) in answers {
-                match answer {
-                    Ok(devices) => self.prepared.lock().unwrap().insert(claim, devices),
-                    Err(why) => bail!("FailedPrepareDynamicResources: {why}"),
-                };
+            for answer in self.prepare_all(&missing).await?.into_values() {
+                answer.map_err(|why| anyhow!("FailedPrepareDynamicResources: {why}"))?;
             }
         }
         let spec = PodSpec {
@@ -219,10 +233,8 @@ impl Node {
     pub async fn terminate_pod(&self, pod: &Pod) -> Result<()> {
         self.runtime.remove_pod_sandbox(&pod.sandbox).await?;
         if !pod.claims.is_empty() {
-            let answers = self.kubelet.unprepare(DRIVER, &pod.claims).await?;
-            for (claim, answer) in answers {
+            for (claim, answer) in self.unprepare_all(&pod.claims).await? {
                 answer.map_err(|why| anyhow!("claim {claim}: {why}"))?;
-                self.prepared.lock().unwrap().remove(&claim);
             }
         }
         for claim in &pod.claims {

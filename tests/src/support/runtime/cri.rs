@@ -16,7 +16,7 @@ impl Runtime {
     /// # Errors
     /// When a plugin refuses.
     pub async fn run_pod_sandbox(&self, pod: PodSpec) -> Result<String> {
-        let _alone = self.shared.hooks.lock().await;
+        let _alone = self.shared.alone().await?;
         let id = {
             let mut state = self.shared.state();
             state.made += 1;
@@ -37,7 +37,7 @@ impl Runtime {
     /// The text that a kubelet would see.
     pub async fn create_container(&self, pod_id: &str, spec: &ContainerSpec) -> Result<String> {
         let shared = &self.shared;
-        let _alone = shared.hooks.lock().await;
+        let _alone = shared.alone().await?;
         let version = shared.config.version;
         let registry = Registry::scan(&shared.config.cdi_dirs, version.newest_cdi());
         for (path, error) in &registry.errors {
@@ -93,7 +93,7 @@ impl Runtime {
     /// # Errors
     /// When a plugin refuses, or the mask names CPUs that the machine does not have.
     pub async fn start_container(&self, id: &str) -> Result<()> {
-        let _alone = self.shared.hooks.lock().await;
+        let _alone = self.shared.alone().await?;
         let (pod, shown) = self.shared.shown(id)?;
         self.shared.tell(Event::StartContainer, &pod, Some(&shown)).await?;
         let mask = self.shared.state().containers[id].cpus.clone();
@@ -111,7 +111,7 @@ impl Runtime {
     /// When a plugin refuses, or its mask is impossible: nothing is changed then.
     pub async fn update_container(&self, id: &str, asked: CpuChange) -> Result<()> {
         let shared = &self.shared;
-        let _alone = shared.hooks.lock().await;
+        let _alone = shared.alone().await?;
         let (pod, shown) = shared.shown(id)?;
         let mut result = HookResult::new(id, false);
         let failed = |why: String| anyhow!("NRI container update failed: {why}");
@@ -144,7 +144,7 @@ impl Runtime {
     /// # Errors
     /// When there is no such container.
     pub async fn stop_container(&self, id: &str) -> Result<()> {
-        let _alone = self.shared.hooks.lock().await;
+        let _alone = self.shared.alone().await?;
         let (pod, shown) = self.shared.shown(id)?;
         if self.container(id).state == ContainerState::Exited {
             return Ok(());
@@ -159,7 +159,7 @@ impl Runtime {
     /// # Errors
     /// When there is no such container.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
-        let _alone = self.shared.hooks.lock().await;
+        let _alone = self.shared.alone().await?;
         let (pod, shown) = self.shared.shown(id)?;
         self.shared.state().containers.remove(id);
         self.shared.tell(Event::RemoveContainer, &pod, Some(&shown)).await
@@ -175,7 +175,7 @@ impl Runtime {
             self.stop_container(id).await?;
             self.remove_container(id).await?;
         }
-        let _alone = self.shared.hooks.lock().await;
+        let _alone = self.shared.alone().await?;
         let pod = self.shared.pod_of(pod_id)?;
         // of a pod from before a restart only its containers' ends are told
         if self.shared.state().pods_of_this_run.remove(pod_id) {

@@ -154,6 +154,7 @@ struct State {
     refusals: Vec<String>,
     sync_parts: usize,
     failing_updates: Vec<String>,
+    dead_locked: bool,
 }
 
 struct Shared {
@@ -167,6 +168,17 @@ struct Shared {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
+    }
+
+    /// Waits until no hook runs, and keeps others out.
+    async fn alone(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let alone = self.hooks.lock().await;
+        // no answer ever comes in life; here the caller is told, or its test would hang
+        anyhow::ensure!(
+            !self.state().dead_locked,
+            "the runtime is dead-locked for good: NRI before 0.12.1 was sent UpdateContainers"
+        );
+        Ok(alone)
     }
 
     fn changed(&self) {
@@ -231,6 +243,7 @@ impl Runtime {
         let plugins = {
             let mut state = self.shared.state();
             state.pods_of_this_run.clear();
+            state.dead_locked = false;
             std::mem::take(&mut state.plugins)
         };
         for plugin in plugins {

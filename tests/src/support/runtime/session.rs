@@ -133,7 +133,8 @@ async fn introduce(
         by_state_change: AtomicBool::new(shared.config.version.nri_minor() < 12),
     });
     // hooks wait, so that no container falls between the list and the first event
-    let _no_hook_meanwhile = shared.hooks.lock().await;
+    let dead_locked = |error: anyhow::Error| Refused::Closed(error.to_string());
+    let _no_hook_meanwhile = shared.alone().await.map_err(dead_locked)?;
     synchronize(shared, &plugin).await.map_err(Refused::Closed)?;
     answer(&mut reply, true).await;
     let mut state = shared.state();
@@ -261,13 +262,14 @@ async fn serve_updates(shared: Arc<Shared>, trunk: Arc<Trunk>, mut calls: mpsc::
         let Some(call) = call else { return };
         match (call.method.as_str(), nri::UpdateContainersRequest::decode(call.payload.as_slice())) {
             ("UpdateContainers", Ok(request)) => {
-                if shared.config.version.nri_minor() < 12 {
-                    shared.odd(
-                        "UpdateContainers on NRI before 0.12.1 can dead-lock the runtime for good".into(),
-                    );
-                }
                 // from within a hook this waits for the hook, which waits for the plugin
-                let _alone = shared.hooks.lock().await;
+                let Ok(_alone) = shared.alone().await else { return };
+                if shared.config.version.nri_minor() < 12 {
+                    // holds the plugins' lock and wants the runtime's; a hook takes them the other way round, and
+                    // the next one is taken for the one that did
+                    shared.state().dead_locked = true;
+                    return;
+                }
                 let mut result = HookResult::new("", false);
                 match result.update("UpdateContainers", &request.update) {
                     Ok(()) => {
