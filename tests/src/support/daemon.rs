@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -46,6 +47,8 @@ pub fn free_port() -> Result<u16> {
 pub struct DaemonArgs {
     /// Arguments, without the bind address.
     pub args: Vec<String>,
+    /// A command that ends in running what follows it in its own place: the binary and its arguments. None: directly.
+    pub launcher: Vec<String>,
     /// Environment variables beside the harness's own.
     pub envs: Vec<(String, String)>,
     /// Where its output goes, appended.
@@ -69,8 +72,10 @@ impl Daemon {
     pub fn spawn(daemon: &DaemonArgs) -> Result<Self> {
         let binary = dracpu_bin()?;
         let http = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let mut command = Command::new(&binary);
+        let mut words = daemon.launcher.iter().map(OsStr::new).chain([binary.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
         command
+            .args(words)
             .args(&daemon.args)
             .arg(format!("--bind-address={http}"))
             .envs(daemon.envs.iter().map(|(key, value)| (key, value)))

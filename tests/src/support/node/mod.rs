@@ -46,6 +46,8 @@ pub struct NodeConfig {
     pub config: Value,
     /// Further arguments of the daemon.
     pub flags: Vec<String>,
+    /// What the daemon is launched by ([`DaemonArgs::launcher`]).
+    pub launcher: Vec<String>,
     /// Further environment variables of the daemon.
     pub envs: Vec<(String, String)>,
     /// How long the kubelet keeps the slices of a driver that is gone.
@@ -64,6 +66,7 @@ impl NodeConfig {
             gates: Gates::defaults_of(36),
             config: json!({}),
             flags: Vec::new(),
+            launcher: Vec::new(),
             envs: Vec::new(),
             slice_grace: Duration::from_secs(30),
         }
@@ -170,7 +173,8 @@ impl Node {
             format!("--hostname-override={NODE}"),
         ];
         args.extend(self.config.flags.iter().cloned());
-        Ok(DaemonArgs { args, envs: self.config.envs.clone(), log: self.path("dracpu.log") })
+        let NodeConfig { launcher, envs, .. } = self.config.clone();
+        Ok(DaemonArgs { args, launcher, envs, log: self.path("dracpu.log") })
     }
 
     /// Starts the daemon and waits until it serves.
