@@ -86,10 +86,13 @@ crash: setup ## kill the driver at every marked point and at random, and report 
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --test crash -- --nocapture
 
-test-languages: setup ## strategies in other languages: built, and tried as every other (fetches their tools, slow)
-	@[ -x $(DRACPU_BIN) ] || $(CARGO) build --workspace --bins --tests
-	DRACPU_CACHE=$(CACHE) examples/python-strategy/build.sh $(TARGET_DIR)/spread-over-caches.wasm
-	$(DRACPU_BIN) strategy check $(TARGET_DIR)/spread-over-caches.wasm --cases 300
+# With the release build: another one compiles these components for minutes, and in more memory.
+test-languages: export DRACPU_CACHE := $(CACHE)
+test-languages: export DRACPU_BIN := $(abspath $(RELEASE))/dracpu
+test-languages: build ## strategies in other languages: built, tried as every other, within a container's memory (fetches their tools; as root, slow)
+	tests/tools/other_languages.sh $(abspath $(TARGET_DIR))/languages
+	DRACPU_PYTHON_COMPONENT=$(abspath $(TARGET_DIR))/languages/spread-over-caches/spread-over-caches.wasm \
+		$(CARGO) test --workspace --test memory_limits -- --nocapture
 
 chart-test: setup ## the Helm chart: what it renders and refuses, and what the driver that is built says to it
 	@[ -x $(DRACPU_BIN) ] || $(CARGO) build --workspace --bins --tests

@@ -6,6 +6,7 @@
 mod guests;
 
 use dracpu_tests::support::daemon::dracpu_bin;
+use dracpu_tests::support::guests::HIGHEST_FIRST;
 use guests::GUESTS;
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -222,4 +223,67 @@ fn machines_can_be_given() {
     let none = tempfile::tempdir().unwrap();
     let output = dracpu(&["strategy", "check", &guest, "--machines", none.path().to_str().unwrap()], "");
     assert_eq!(output.status.code(), Some(64));
+}
+
+/// A configuration with a strategy of this digest and the CPUs that a node keeps.
+fn configuration(files: &Files, digest: &str) -> String {
+    let component = files.0.path().join("named.wasm");
+    std::fs::write(&component, HIGHEST_FIRST).unwrap();
+    let entry =
+        json!({"name": "highest-first", "path": component, "digest": digest, "limits": {"fuel": 50_000_000}});
+    let config = json!({
+        "allocator": "packed",
+        "strategyOptions": {"full-pcpus-only": true},
+        "strategies": [entry],
+        "reservedCPUs": "0",
+    });
+    let path = files.0.path().join("config.yaml");
+    std::fs::write(&path, config.to_string()).unwrap();
+    format!("--config={}", path.display())
+}
+
+#[test]
+fn a_configured_strategy_is_found_by_name_with_its_digest_limits_and_options() {
+    const NAME: &str = "highest-first";
+    let files = Files::new();
+    let config = configuration(&files, &dracpu::strategy::digest(HIGHEST_FIRST));
+    let machine = ["--machine", "desktop-smt"];
+
+    let question = r#"{"available":"1-3","requests":[{"name":"r","count":2}]}"#;
+    let decide = |name: &str, more: &[&str], question: &str| {
+        let arguments = [&["strategy", "decide", "--strategy", name, &config], &machine[..], more].concat();
+        lines(&dracpu(&arguments, question).stdout)[0].clone()
+    };
+    assert_eq!(decide(NAME, &[], question)["grants"][0]["cpus"], "2-3");
+    // The node's own strategy has the node's options, unless others are given.
+    let single = r#"{"available":"1,3,5","requests":[{"name":"r","count":1}]}"#;
+    assert_eq!(decide("packed", &[], single)["denied"]["reason"], "invalid");
+    assert_eq!(decide("packed", &["--options", "{}"], single)["grants"][0]["name"], "r");
+    let reserved = decide(NAME, &[], r#"{"available":"0-3","requests":[{"name":"r","count":1}]}"#);
+    assert!(reserved["error"].as_str().unwrap().contains("CPUs 0 are reserved"), "{reserved}");
+
+    let checked = dracpu(&["strategy", "check", NAME, &config, "--cases", "100", "-o", "json"], "");
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    assert_eq!(lines(&checked.stderr)[0]["strategy"], NAME);
+
+    let bench = [&["strategy", "bench", NAME, &config, "-o", "json"], &machine[..]].concat();
+    let bench: Value = serde_json::from_slice(&dracpu(&bench, "").stdout).unwrap();
+    assert_eq!((&bench["strategy"], &bench["limits"]["fuel"]), (&json!(NAME), &json!(50_000_000)));
+
+    let inspected = dracpu(&["strategy", "inspect", NAME, &config, "-o", "json"], "");
+    let inspected: Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert_eq!((&inspected["name"], &inspected["usable"]), (&json!(NAME), &json!(true)));
+
+    let config = configuration(&files, &format!("sha256:{}", "0".repeat(64)));
+    for verb in [
+        &["strategy", "check", NAME][..],
+        &["strategy", "bench", NAME],
+        &["strategy", "decide", "--strategy", NAME],
+        &["strategy", "inspect", NAME],
+    ] {
+        let output = dracpu(&[verb, &[&config]].concat(), question);
+        let said =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && said.contains("the configuration demands sha256:0000"), "{said}");
+    }
 }

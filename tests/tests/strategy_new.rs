@@ -94,6 +94,58 @@ fn what_cannot_be_built_is_said_with_what_to_do() {
     said("`crate-type = [\"cdylib\", \"rlib\"]`");
 }
 
+/// What a component's tool is asked for, without having the tool: its arguments.
+fn asked_of(tool: &str, project: &Path) -> Vec<String> {
+    let script = std::fs::read_to_string(project.join("build.sh")).unwrap();
+    let version = script.lines().find_map(|line| line.strip_prefix("VERSION=")).unwrap();
+    let tool = tool.replace("VERSION", version);
+    let cache = tempfile::tempdir().unwrap();
+    let tool = cache.path().join(tool);
+    std::fs::create_dir_all(tool.parent().unwrap()).unwrap();
+    std::fs::write(&tool, "#!/bin/sh\nprintf '%s\\n' \"$@\"\n").unwrap();
+    std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut build = command(project.join("build.sh"), Path::new("/"));
+    let output = build.env("DRACPU_CACHE", cache.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// That the components are built and keep the rules, `make test-languages` shows.
+#[test]
+fn a_project_in_another_language_has_all_that_its_script_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    for (language, tool, source) in [
+        ("python", "componentize-py-VERSION/bin/componentize-py", "app.py"),
+        ("javascript", "componentize-js-VERSION/node_modules/.bin/componentize-js", "strategy.js"),
+    ] {
+        let name = format!("in-{language}");
+        let output = dracpu(directory.path(), &["strategy", "new", &name, "--lang", language]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let project = directory.path().join(&name);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("./build.sh") && said.contains(&format!("check {name}.wasm")), "{said}");
+
+        let asked = asked_of(tool, &project);
+        let paths: Vec<&Path> = asked.iter().map(Path::new).filter(|path| path.is_absolute()).collect();
+        let (component, inputs) = paths.split_last().unwrap();
+        assert_eq!(**component, project.join(&name).with_extension("wasm"));
+        assert!(inputs.len() == 2 && inputs.iter().all(|path| path.exists()), "{asked:?}");
+        let wit = inputs.iter().find(|path| path.ends_with("wit")).unwrap();
+        assert_eq!(
+            std::fs::read(wit.join("strategy.wit")).unwrap(),
+            std::fs::read(format!("{WORKSPACE}/wit/strategy.wit")).unwrap()
+        );
+        let read = |file: &str| std::fs::read_to_string(project.join(file)).unwrap();
+        assert!(read(source).contains(&format!("\"{name}\"")), "{}", read(source));
+        assert!(read("README.md").contains(source));
+
+        let again =
+            dracpu(directory.path(), &["strategy", "new", "b", "--lang", language, "--sdk", WORKSPACE]);
+        assert_eq!(again.status.code(), Some(64));
+        assert!(stderr(&again).contains("--sdk is for Rust"), "{}", stderr(&again));
+    }
+}
+
 /// The fenced blocks of the tutorial: language and text.
 fn tutorial() -> Vec<(String, String)> {
     let text = std::fs::read_to_string(format!("{WORKSPACE}/docs/strategies/tutorial.md")).unwrap();

@@ -120,7 +120,7 @@ export!(ECoresForBatch);
 mod tests {
     use super::*;
     use dracpu_strategy_sdk::Reason;
-    use dracpu_strategy_sdk::testkit::{CpuRow, MachineSpec, all_free, check_strategy, open, request};
+    use dracpu_strategy_sdk::testkit::{Claim, CpuRow, MachineSpec, all_free, check_strategy};
 
     const BATCH: &str = r#"{"class":"batch"}"#;
 
@@ -142,9 +142,8 @@ mod tests {
     /// What a claim of this size gets on it.
     fn chosen(count: u32, options: &str) -> Result<CpuSet, Denial> {
         let machine = hybrid();
-        let now = all_free(&machine);
-        let (strategy, _) = open::<ECoresForBatch>(machine, "{}")?;
-        let decision = strategy.allocate(&[request::<ECoresForBatch>(count, options)?], &now)?;
+        let claim = Claim::with(options).request(count);
+        let decision = claim.decide::<ECoresForBatch>(&machine, "{}", &all_free(&machine))?;
         Ok(decision.grants[0].cpus.clone())
     }
 
@@ -163,10 +162,9 @@ mod tests {
     #[test]
     fn on_a_machine_with_one_kind_of_cores_both_get_those() {
         let machine = MachineSpec::even(1, 1, 4, 2).build();
-        let now = all_free(&machine);
-        let (strategy, _) = open::<ECoresForBatch>(machine, "{}").unwrap();
-        let requests = [request::<ECoresForBatch>(2, BATCH).unwrap()];
-        assert_eq!(strategy.allocate(&requests, &now).unwrap().grants[0].cpus, [0, 4].into());
+        let claim = Claim::with(BATCH).request(2);
+        let decision = claim.decide::<ECoresForBatch>(&machine, "{}", &all_free(&machine)).unwrap();
+        assert_eq!(decision.grants[0].cpus, [0, 4].into());
     }
 
     #[test]

@@ -84,18 +84,16 @@ export!(HighestFirst);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dracpu_strategy_sdk::testkit::{MachineSpec, all_free, check_strategy, open, request};
+    use dracpu_strategy_sdk::testkit::{Claim, MachineSpec, all_free, check_strategy};
 
     #[test]
     fn whole_cores_from_the_top_then_single_cpus() {
         let machine = MachineSpec::even(1, 1, 4, 2).build();
-        let now = all_free(&machine);
-        let (strategy, _) = open::<HighestFirst>(machine, "{}").unwrap();
         let chosen = |count| {
-            let requests = [request::<HighestFirst>(count, "{}").unwrap()];
-            strategy.allocate(&requests, &now).unwrap().grants[0].cpus.clone()
+            let claim = Claim::with("{}").request(count);
+            let decision = claim.decide::<HighestFirst>(&machine, "{}", &all_free(&machine)).unwrap();
+            decision.grants[0].cpus.clone()
         };
-        let machine = &strategy.machine;
         assert_eq!(chosen(2), machine.cores[3]);
         assert_eq!(chosen(4), machine.cores[3].union(&machine.cores[2]));
         assert_eq!(chosen(3).intersection(&machine.cores[3]).len(), 2);

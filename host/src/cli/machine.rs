@@ -15,6 +15,16 @@ pub(super) fn overlay(file: Option<&Path>) -> Result<Overlay, Failure> {
     file.map(load).transpose().map(Option::unwrap_or_default)
 }
 
+/// As [`load`], with what the configuration reserves.
+///
+/// # Errors
+/// As [`load`].
+pub(super) fn load_reserved(what: Option<&str>, config: &Config) -> Result<Machine, Failure> {
+    let machine = load(what, config)?;
+    let reserved = machine.reserved.union(&config.reserved_cpus.on(&machine.topology));
+    Ok(Machine { reserved, ..machine })
+}
+
 /// The machine that was named, or this host.
 ///
 /// # Errors

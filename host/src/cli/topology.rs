@@ -49,10 +49,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
         return super::print(&list(args.output)?);
     }
     let config = args.config.load()?;
-    let machine = super::machine::load(args.machine.as_deref(), &config)?;
-    let reserved = machine.reserved.union(&config.reserved_cpus.on(&machine.topology));
+    let machine = super::machine::load_reserved(args.machine.as_deref(), &config)?;
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    super::print(&render(&machine, &reserved, args.output, colour))
+    super::print(&render(&machine, &machine.reserved, args.output, colour))
 }
 
 fn render(machine: &Machine, reserved: &CpuSet, output: Output, colour: bool) -> String {

@@ -2,13 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use dracpu_strategy_external::External;
-use dracpu_strategy_sdk::testkit::{self, CpuRow, MachineSpec};
-use dracpu_strategy_sdk::{CpuSet, Machine, NoOptions, Reason, Request, State, Strategy};
+use dracpu_strategy_sdk::testkit::{self, Claim, CpuRow, MachineSpec, cpus, free};
+use dracpu_strategy_sdk::{Decision, Denial, Machine, Reason};
 use std::collections::BTreeSet;
-
-fn cpus(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
 
 /// Two NUMA nodes of four CPUs; CPU 3 offline, CPU 0 reserved, CPU 7 isolated.
 fn machine() -> Machine {
@@ -22,24 +18,18 @@ fn machine() -> Machine {
         .build()
 }
 
-fn request(group: usize, count: u32, cpuset: Option<&str>) -> Request<NoOptions> {
-    let request = testkit::request::<External>(count, "{}").unwrap();
-    Request { group, cpuset: cpuset.map(cpus), ..request }
+fn claim() -> Claim {
+    Claim::with("{}")
 }
 
-fn external() -> External {
-    testkit::open::<External>(machine(), "{}").unwrap().0
-}
-
-fn free(list: &str) -> State {
-    State { free: cpus(list), others: Vec::new() }
+fn decide(claim: &Claim, now: &str) -> Result<Decision, Denial> {
+    claim.decide::<External>(&machine(), "{}", &free(now))
 }
 
 #[test]
 fn the_named_cpus_are_given_isolated_ones_too() {
-    let requests = [request(1, 2, Some("6-7")), request(0, 1, Some("2"))];
-    let decision = external().allocate(&requests, &free("1-2,4-7")).unwrap();
-    testkit::check_decision(&machine(), &requests, &free("1-2,4-7"), &decision).unwrap();
+    let claim = claim().request(2).of_group(1).cpuset(cpus("6-7")).request(1).cpuset(cpus("2"));
+    let decision = decide(&claim, "1-2,4-7").unwrap();
     assert_eq!(decision.grants[0].cpus, cpus("6-7"));
     assert_eq!(decision.why, "CPUs 2,6-7 as the claim names them");
 }
@@ -53,27 +43,34 @@ fn isolated_cpus_are_in_no_capacity() {
 #[test]
 fn each_fault_has_a_sentence_of_its_own_that_names_the_cpus() {
     let cases = [
-        (request(0, 3, Some("4-5")), Reason::Invalid, "cpuset 4-5 has 2 CPUs, but the request consumes 3"),
-        (request(0, 1, None), Reason::Invalid, "consumes 1 of cpudevnuma000 but the claim names no CPUs"),
-        (request(0, 1, Some("0")), Reason::Invalid, "CPU 0 is reserved for the system"),
-        (request(0, 1, Some("3")), Reason::Invalid, "CPU 3 is offline on this node"),
-        (request(0, 2, Some("98-99")), Reason::Invalid, "this node has no CPUs 98-99"),
-        (request(0, 1, Some("5")), Reason::Invalid, "CPU 5 is outside the allocated device cpudevnuma000"),
+        (0, 3, Some("4-5"), Reason::Invalid, "cpuset 4-5 has 2 CPUs, but the request consumes 3"),
+        (0, 1, None, Reason::Invalid, "consumes 1 of cpudevnuma000 but the claim names no CPUs"),
+        (0, 1, Some("0"), Reason::Invalid, "CPU 0 is reserved for the system"),
+        (0, 1, Some("3"), Reason::Invalid, "CPU 3 is offline on this node"),
+        (0, 2, Some("98-99"), Reason::Invalid, "this node has no CPUs 98-99"),
+        (0, 1, Some("5"), Reason::Invalid, "CPU 5 is outside the allocated device cpudevnuma000"),
         (
-            request(0, 1, Some("2")),
+            0,
+            1,
+            Some("2"),
             Reason::NoFit,
             "CPU 2 is already held by another claim; pick from 1 of cpudevnuma000",
         ),
         (
-            request(1, 2, Some("4-5")),
+            1,
+            2,
+            Some("4-5"),
             Reason::Invalid,
             "overlaps the cpuset of another request of the same claim (CPU 4)",
         ),
     ];
     let mut sentences = BTreeSet::new();
-    for (request_at_fault, reason, words) in cases {
-        let requests = [request(1, 1, Some("4")), request_at_fault];
-        let denial = external().allocate(&requests, &free("1,4-7")).unwrap_err();
+    for (group, count, cpuset, reason, words) in cases {
+        let mut claim = claim().request(1).of_group(1).cpuset(cpus("4")).request(count).of_group(group);
+        if let Some(list) = cpuset {
+            claim = claim.cpuset(cpus(list));
+        }
+        let denial = decide(&claim, "1,4-7").unwrap_err();
         assert_eq!((denial.reason, denial.request), (reason, Some(1)), "{}", denial.message);
         assert!(denial.message.contains(words), "{}", denial.message);
         sentences.insert(denial.message);
@@ -83,7 +80,7 @@ fn each_fault_has_a_sentence_of_its_own_that_names_the_cpus() {
 
 #[test]
 fn nothing_asked_is_nothing_given() {
-    let decision = external().allocate(&[request(0, 0, None)], &free("")).unwrap();
+    let decision = decide(&claim().request(0), "").unwrap();
     assert!(decision.grants[0].cpus.is_empty());
 }
 

@@ -1,26 +1,15 @@
 //! The strategy through the SDK's trait: user stories, and the guarantees as properties.
 
-use super::{LlcFirst, Options};
+use super::LlcFirst;
 use dracpu_strategy_sdk::testkit::{
-    CpuRow, Draw, MachineSpec, all_free, check_decision, check_promises, check_strategy, open, request,
+    Claim, CpuRow, Draw, ISOLATIONS, MachineSpec, all_free, check_promises, check_strategy, cpus as set,
+    every_wish, free, open,
 };
-use dracpu_strategy_sdk::{
-    Attribute, CpuSet, Decision, Denial, Grant, Holding, Machine, Reason, Request, State, Strategy,
-};
+use dracpu_strategy_sdk::{Attribute, CpuSet, Decision, Denial, Grant, Holding, Machine, Reason, State};
 use std::collections::BTreeSet;
 
-type Ask = Request<Options>;
-
-fn set(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
-
-fn free(list: &str) -> State {
-    State { free: set(list), others: Vec::new() }
-}
-
-fn ask(count: u32, options: &str) -> Ask {
-    request::<LlcFirst>(count, options).unwrap()
+fn ask(count: u32, options: &str) -> Claim {
+    Claim::with(options).request(count)
 }
 
 /// `l3` caches in each of `nodes` NUMA nodes of one socket, siblings far apart.
@@ -34,16 +23,12 @@ fn machine(nodes: u32, l3: u32, cores: u32, threads: u32) -> MachineSpec {
     MachineSpec::of_rows((0..all * threads).map(row))
 }
 
-/// Asked on a machine opened with the node's options; the host's rules are checked.
-fn decide(machine: &Machine, node: &str, requests: &[Ask], now: &State) -> Result<Decision, Denial> {
-    let (strategy, _) = open::<LlcFirst>(machine.clone(), node).unwrap();
-    let decision = strategy.allocate(requests, now)?;
-    assert_eq!(check_decision(machine, requests, now, &decision), Ok(()));
-    Ok(decision)
+fn decide(machine: &Machine, node: &str, claim: &Claim, now: &State) -> Result<Decision, Denial> {
+    claim.decide::<LlcFirst>(machine, node, now)
 }
 
 fn grant(machine: &Machine, node: &str, count: u32, now: &State) -> Result<Grant, Denial> {
-    decide(machine, node, &[ask(count, node)], now).map(|mut decision| decision.grants.remove(0))
+    decide(machine, node, &ask(count, node), now).map(|mut decision| decision.grants.remove(0))
 }
 
 fn cpus(machine: &MachineSpec, count: u32, now: &str) -> String {
@@ -88,9 +73,9 @@ fn among_equals_a_claim_stays_in_one_numa_node() {
 #[test]
 fn isolated_cpus_are_neither_offered_nor_given() {
     let machine = machine(1, 2, 4, 1).isolated(set("0-1")).build();
-    let (strategy, offers) = open::<LlcFirst>(machine.clone(), "{}").unwrap();
+    let (_, offers) = open::<LlcFirst>(machine.clone(), "{}").unwrap();
     assert_eq!((offers[0].capacity, offers[0].step), (6, 1));
-    let denial = strategy.allocate(&[ask(7, "{}")], &free("0-7")).unwrap_err();
+    let denial = decide(&machine, "{}", &ask(7, "{}"), &free("0-7")).unwrap_err();
     assert_eq!((denial.reason, denial.request), (Reason::NotEnough, Some(0)));
 }
 
@@ -139,7 +124,7 @@ fn cores_of_its_own_block_idle_siblings_and_are_offered_in_steps() {
 fn a_claim_may_ask_for_whole_cores_on_a_node_that_offers_single_cpus() {
     let eight = machine(1, 1, 4, 2).build();
     let core = r#"{"isolate":"core"}"#;
-    let of = |count, now: &str| decide(&eight, "{}", &[ask(count, core)], &free(now));
+    let of = |count, now: &str| decide(&eight, "{}", &ask(count, core), &free(now));
     assert_eq!(of(2, "0-5").unwrap().grants, [Grant::from(set("0,4"))]);
     let denial = of(3, "0-7").unwrap_err();
     assert_eq!(denial.reason, Reason::Invalid);
@@ -151,13 +136,13 @@ fn a_claim_may_ask_for_whole_cores_on_a_node_that_offers_single_cpus() {
 fn required_alignment_refuses_what_an_idle_machine_would_hold_in_fewer_caches() {
     let two = machine(1, 2, 4, 1).build();
     let required = r#"{"align":"required"}"#;
-    let denial = decide(&two, "{}", &[ask(4, required)], &free("1-7,0").clone()).map(|_| ());
+    let denial = decide(&two, "{}", &ask(4, required), &free("1-7,0").clone()).map(|_| ());
     assert_eq!(denial, Ok(()), "a whole cache is free");
-    let denial = decide(&two, "{}", &[ask(4, required)], &free("1-6")).unwrap_err();
+    let denial = decide(&two, "{}", &ask(4, required), &free("1-6")).unwrap_err();
     assert_eq!(denial.reason, Reason::NoFit);
     assert!(denial.message.contains("most room have 3 free"), "{}", denial.message);
-    assert!(decide(&two, "{}", &[ask(6, required)], &free("0-7")).is_ok(), "two caches are the least for 6");
-    assert!(decide(&two, "{}", &[ask(4, "{}")], &free("1-6")).is_ok(), "preferred never refuses");
+    assert!(decide(&two, "{}", &ask(6, required), &free("0-7")).is_ok(), "two caches are the least for 6");
+    assert!(decide(&two, "{}", &ask(4, "{}"), &free("1-6")).is_ok(), "preferred never refuses");
 }
 
 #[test]
@@ -166,7 +151,7 @@ fn the_fastest_kind_that_holds_the_claim_is_taken_and_a_demanded_kind_is_kept_to
         MachineSpec::even(1, 1, 8, 1).kind("p-core", 1024, set("4-7")).kind("e-core", 600, set("0-3"));
     let hybrid = hybrid.build();
     let of = |count, options: &str| {
-        decide(&hybrid, "{}", &[ask(count, options)], &free("0-7")).map(|d| d.grants[0].cpus.to_string())
+        decide(&hybrid, "{}", &ask(count, options), &free("0-7")).map(|d| d.grants[0].cpus.to_string())
     };
     assert_eq!(of(3, "{}").unwrap(), "4-6");
     assert_eq!(of(5, "{}").unwrap(), "0-4");
@@ -175,7 +160,7 @@ fn the_fastest_kind_that_holds_the_claim_is_taken_and_a_demanded_kind_is_kept_to
     assert_eq!(denial.reason, Reason::Invalid);
     assert!(denial.message.contains("with kind: p-core: no more than 4 fit"), "{}", denial.message);
     let two = ask(2, r#"{"kind":"p-core"}"#);
-    let denial = decide(&hybrid, "{}", &[two], &free("0-4")).unwrap_err();
+    let denial = decide(&hybrid, "{}", &two, &free("0-4")).unwrap_err();
     assert_eq!(denial.reason, Reason::NoFit);
     assert!(denial.message.contains("kind: p-core: 5 CPUs free, 1 of them fit"), "{}", denial.message);
 }
@@ -185,8 +170,7 @@ fn a_matched_pcie_root_comes_first_and_is_no_demand() {
     let machine =
         machine(1, 1, 8, 1).pcie_root("pci0000:00", set("0-3")).pcie_root("pci0000:40", set("4-7")).build();
     let of = |count, roots: &[usize], now: &str| {
-        let request = Request { pcie_roots: roots.to_vec(), ..ask(count, "{}") };
-        decide(&machine, "{}", &[request], &free(now)).unwrap().grants[0].cpus.clone()
+        decide(&machine, "{}", &ask(count, "{}").near(roots), &free(now)).unwrap().grants[0].cpus.clone()
     };
     assert!(of(2, &[1], "0-7").is_subset(&set("4-7")));
     assert!(of(2, &[0], "0-7").is_subset(&set("0-3")));
@@ -198,11 +182,11 @@ fn a_matched_pcie_root_comes_first_and_is_no_demand() {
 #[test]
 fn requests_of_a_claim_are_served_largest_first_and_answered_in_their_order() {
     let two = machine(1, 2, 4, 1).build();
-    let decision = decide(&two, "{}", &[ask(1, "{}"), ask(0, "{}"), ask(4, "{}")], &free("0-7")).unwrap();
+    let decision = decide(&two, "{}", &ask(1, "{}").request(0).request(4), &free("0-7")).unwrap();
     let given: Vec<String> = decision.grants.iter().map(|grant| grant.cpus.to_string()).collect();
     assert_eq!(given, ["4", "", "0-3"]);
     assert!(
-        decision.why.starts_with("r: 1 cache (1), NUMA node 0, 1 of 1 CPU on whole cores"),
+        decision.why.starts_with("r1: 1 cache (1), NUMA node 0, 1 of 1 CPU on whole cores"),
         "{}",
         decision.why
     );
@@ -258,7 +242,7 @@ fn caches_of_its_own_and_one_thread_a_core_block_the_rest() {
 #[test]
 fn a_claim_may_keep_idle_only_what_the_node_counts() {
     let two = machine(1, 2, 4, 2).build();
-    let of = |options, count| decide(&two, "{}", &[ask(count, options)], &free("0-15"));
+    let of = |options, count| decide(&two, "{}", &ask(count, options), &free("0-15"));
     assert_eq!(of(CACHE, 8).unwrap().grants, [Grant::from(set("0-3,8-11"))]);
     for (options, option) in [(CACHE, "isolate: cache"), (ONE, "threads: one")] {
         let denial = of(options, 2).unwrap_err();
@@ -272,7 +256,7 @@ fn a_claim_may_keep_idle_only_what_the_node_counts() {
 fn nodes_may_offer_isolated_cpus() {
     let machine = machine(1, 2, 4, 1).isolated(set("0-1,4-7")).build();
     let of = |node, options, count| {
-        let answer = decide(&machine, node, &[ask(count, options)], &free("0-7"));
+        let answer = decide(&machine, node, &ask(count, options), &free("0-7"));
         answer.map(|decision| decision.grants[0].cpus.to_string())
     };
     let [include, only] = [r#"{"isolated":"include"}"#, r#"{"isolated":"only"}"#];
@@ -289,7 +273,7 @@ fn nodes_may_offer_isolated_cpus() {
 #[test]
 fn mixed_claims_join_the_shared_pool_and_local_memory_is_that_of_their_nodes() {
     let two = machine(2, 1, 4, 1).without_memory(0).build();
-    let of = |options, now: &str| decide(&two, "{}", &[ask(2, options)], &free(now)).unwrap();
+    let of = |options, now: &str| decide(&two, "{}", &ask(2, options), &free(now)).unwrap();
     let plain = of("{}", "0-7");
     assert!(!plain.join_shared_pool && plain.grants[0].mems.is_empty());
     assert!(of(r#"{"mixed":true}"#, "0-7").join_shared_pool);
@@ -303,22 +287,7 @@ fn mixed_claims_join_the_shared_pool_and_local_memory_is_that_of_their_nodes() {
 
 #[test]
 fn answers_keep_the_hosts_rules_on_drawn_machines() {
-    let mut all = Vec::new();
-    for isolate in ["none", "core", "cache"] {
-        for threads in ["all", "one"] {
-            for isolated in ["exclude", "include", "only"] {
-                for kind in ["any", "e-core"] {
-                    for align in ["preferred", "required"] {
-                        for rest in ["", r#","mixed":true,"memory":"local""#] {
-                            all.push(format!(
-                                r#"{{"isolate":"{isolate}","threads":"{threads}","isolated":"{isolated}","kind":"{kind}","align":"{align}"{rest}}}"#
-                            ));
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let all = every_wish(&[r#","align":"preferred""#, r#","align":"required""#]);
     assert_eq!(all.len(), 144);
     let options: Vec<&str> = all.iter().map(String::as_str).collect();
     assert_eq!(check_strategy::<LlcFirst>(0..25, &options), Ok(()));
@@ -328,14 +297,7 @@ fn answers_keep_the_hosts_rules_on_drawn_machines() {
 
 #[test]
 fn what_is_offered_is_given() {
-    for isolation in [
-        r#""isolate":"none""#,
-        r#""isolate":"core""#,
-        r#""isolate":"cache""#,
-        r#""threads":"one""#,
-        r#""threads":"one","isolate":"core""#,
-        r#""threads":"one","isolate":"cache""#,
-    ] {
+    for isolation in ISOLATIONS {
         for more in ["", r#","isolated":"include""#] {
             let node = format!("{{{isolation}{more}}}");
             // Claims that ask for less than the node has are served too, and take nothing from others.
@@ -430,7 +392,7 @@ fn answers_depend_on_what_is_free_alone() {
 fn required_alignment_refuses_exactly_what_takes_more_caches_than_when_idle() {
     for seed in SEEDS {
         let (machine, now, count) = drawn(seed);
-        let answer = decide(&machine, "{}", &[ask(count, r#"{"align":"required"}"#)], &now);
+        let answer = decide(&machine, "{}", &ask(count, r#"{"align":"required"}"#), &now);
         let (least, idle) =
             (fewest_caches(&machine, &now.free, count), fewest_caches(&machine, &machine.online(), count));
         assert_eq!(answer.is_ok(), least == idle, "seed {seed}: {answer:?}");

@@ -2,13 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use dracpu_strategy_packed::Packed;
-use dracpu_strategy_sdk::testkit::{self, CpuRow, MachineSpec};
-use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Grant, Machine, Offer, Reason, State, Strategy};
+use dracpu_strategy_sdk::testkit::{self, Claim, CpuRow, ISOLATIONS, MachineSpec, cpus, every_wish, free};
+use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Grant, Machine, Offer, Reason};
 use std::time::{Duration, Instant};
-
-fn cpus(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
 
 /// Four cores of two threads: (0,4) (1,5) (2,6) (3,7).
 fn small() -> MachineSpec {
@@ -24,25 +20,13 @@ fn cores(lists: &[&str]) -> MachineSpec {
     }))
 }
 
-/// Asks for several requests of the first group at once.
-fn ask_all(machine: &Machine, free: &str, options: &str, counts: &[u32]) -> Result<Decision, Denial> {
-    let (strategy, _) = testkit::open::<Packed>(machine.clone(), "{}")?;
-    let requests = counts
-        .iter()
-        .map(|count| testkit::request::<Packed>(*count, options))
-        .collect::<Result<Vec<_>, _>>()?;
-    let state = State { free: cpus(free), others: Vec::new() };
-    let decision = strategy.allocate(&requests, &state)?;
-    testkit::check_decision(machine, &requests, &state, &decision).unwrap();
-    Ok(decision)
+/// What one request gets on a node without options.
+fn ask(machine: &Machine, now: &str, options: &str, count: u32) -> Result<CpuSet, Denial> {
+    decide(machine, "{}", now, options, count).map(|decision| decision.grants[0].cpus.clone())
 }
 
-fn ask(machine: &Machine, free: &str, options: &str, count: u32) -> Result<CpuSet, Denial> {
-    ask_all(machine, free, options, &[count]).map(|decision| decision.grants[0].cpus.clone())
-}
-
-fn refusal(machine: &Machine, free: &str, options: &str, count: u32) -> (Reason, String) {
-    let denial = ask(machine, free, options, count).unwrap_err();
+fn refusal(machine: &Machine, now: &str, options: &str, count: u32) -> (Reason, String) {
+    let denial = ask(machine, now, options, count).unwrap_err();
     assert_eq!(denial.request, Some(0));
     (denial.reason, denial.message)
 }
@@ -65,14 +49,15 @@ fn a_core_with_a_reserved_or_taken_thread_is_no_whole_core() {
 #[test]
 fn requests_of_one_claim_see_what_earlier_ones_took() {
     let machine = MachineSpec::even(1, 1, 8, 2).build();
-    let decision = ask_all(&machine, "0-15", "{}", &[4, 4]).unwrap();
+    let of = |claim: Claim| claim.decide::<Packed>(&machine, "{}", &free("0-15"));
+    let decision = of(Claim::with("{}").request(4).request(4)).unwrap();
     assert_eq!(decision.grants[0].cpus, cpus("0-1,8-9"));
     assert_eq!(decision.grants[1].cpus, cpus("2-3,10-11"));
     assert_eq!(
         decision.why,
-        "r: 4 CPUs packed into 2 cores of 1 NUMA node; r: 4 CPUs packed into 2 cores of 1 NUMA node"
+        "r1: 4 CPUs packed into 2 cores of 1 NUMA node; r2: 4 CPUs packed into 2 cores of 1 NUMA node"
     );
-    let denial = ask_all(&machine, "0-15", "{}", &[10, 7]).unwrap_err();
+    let denial = of(Claim::with("{}").request(10).request(7)).unwrap_err();
     assert_eq!((denial.reason, denial.request), (Reason::NotEnough, Some(1)));
 }
 
@@ -157,18 +142,13 @@ fn isolated_cpus_are_for_nodes_that_offer_them() {
     );
 }
 
-/// One request on a node with options, and the host's rules on the answer.
-fn grant(machine: &Machine, node: &str, free: &str, options: &str, count: u32) -> Result<Grant, Denial> {
-    decide(machine, node, free, options, count).map(|decision| decision.grants[0].clone())
+/// What one request gets on a node with options.
+fn grant(machine: &Machine, node: &str, now: &str, options: &str, count: u32) -> Result<Grant, Denial> {
+    decide(machine, node, now, options, count).map(|decision| decision.grants[0].clone())
 }
 
-fn decide(machine: &Machine, node: &str, free: &str, options: &str, count: u32) -> Result<Decision, Denial> {
-    let (strategy, _) = testkit::open::<Packed>(machine.clone(), node)?;
-    let requests = [testkit::request::<Packed>(count, options)?];
-    let state = State { free: cpus(free), others: Vec::new() };
-    let decision = strategy.allocate(&requests, &state)?;
-    testkit::check_decision(machine, &requests, &state, &decision).unwrap();
-    Ok(decision)
+fn decide(machine: &Machine, node: &str, now: &str, options: &str, count: u32) -> Result<Decision, Denial> {
+    Claim::with(options).request(count).decide::<Packed>(machine, node, &free(now))
 }
 
 fn offers(spec: &MachineSpec, options: &str) -> Vec<(u32, u32)> {
@@ -330,7 +310,6 @@ fn cpus_near_the_matched_pcie_root_come_first() {
         .pcie_root("pci0000:00", cpus("0-3"))
         .pcie_root("pci0000:40", cpus("4-7"))
         .build();
-    let (strategy, _) = testkit::open::<Packed>(machine, "{}").unwrap();
     let cases: [(&str, u32, &[usize], &str, &str); 5] = [
         ("0-7", 2, &[1], "4-5", "all local to the claim's PCIe root"),
         ("0-7", 2, &[0], "0-1", "all local"),
@@ -338,12 +317,10 @@ fn cpus_near_the_matched_pcie_root_come_first() {
         ("0-7", 3, &[0, 1], "0-2", "all local"),
         ("0-3,7", 2, &[1], "0-1", "too few are free near"),
     ];
-    for (free, count, roots, expected, why) in cases {
-        let mut request = testkit::request::<Packed>(count, "{}").unwrap();
-        request.pcie_roots = roots.to_vec();
-        let state = State { free: cpus(free), others: Vec::new() };
-        let decision = strategy.allocate(&[request], &state).unwrap();
-        assert_eq!(decision.grants[0].cpus, cpus(expected), "{count} of {free}");
+    for (now, count, roots, expected, why) in cases {
+        let claim = Claim::with("{}").request(count).near(roots);
+        let decision = claim.decide::<Packed>(&machine, "{}", &free(now)).unwrap();
+        assert_eq!(decision.grants[0].cpus, cpus(expected), "{count} of {now}");
         assert!(decision.why.contains(why), "{}", decision.why);
     }
 }
@@ -400,27 +377,6 @@ fn bad_options_are_refused_at_open_too() {
     }
 }
 
-/// Every combination of these texts with what an option may be.
-fn combinations(methods: &[&str]) -> Vec<String> {
-    let mut all = Vec::new();
-    for method in methods {
-        for isolate in ["none", "core", "cache"] {
-            for threads in ["all", "one"] {
-                for isolated in ["exclude", "include", "only"] {
-                    for kind in ["any", "e-core"] {
-                        for rest in ["", r#","mixed":true,"memory":"local""#] {
-                            all.push(format!(
-                                r#"{{"isolate":"{isolate}","threads":"{threads}","isolated":"{isolated}","kind":"{kind}"{rest}{method}}}"#
-                            ));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    all
-}
-
 const METHODS: [&str; 6] = [
     "",
     r#","prefer-align-cpus-by-uncorecache":false"#,
@@ -432,7 +388,7 @@ const METHODS: [&str; 6] = [
 
 #[test]
 fn on_any_machine_the_answer_is_valid_and_the_same_again() {
-    let all = combinations(&METHODS);
+    let all = every_wish(&METHODS);
     assert_eq!(all.len(), 432);
     let options: Vec<&str> = all.iter().map(String::as_str).collect();
     testkit::check_strategy::<Packed>(0..12, &options).unwrap();
@@ -442,14 +398,7 @@ fn on_any_machine_the_answer_is_valid_and_the_same_again() {
 
 #[test]
 fn what_is_offered_is_given() {
-    for isolation in [
-        r#""isolate":"none""#,
-        r#""isolate":"core""#,
-        r#""isolate":"cache""#,
-        r#""threads":"one""#,
-        r#""threads":"one","isolate":"core""#,
-        r#""threads":"one","isolate":"cache""#,
-    ] {
+    for isolation in ISOLATIONS {
         for more in
             ["", r#","isolated":"include""#, r#","prefer-align-cpus-by-uncorecache":false"#, METHODS[4]]
         {

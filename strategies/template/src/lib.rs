@@ -99,14 +99,13 @@ export!(LowestFirst);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dracpu_strategy_sdk::testkit::{MachineSpec, all_free, check_strategy, open, request};
+    use dracpu_strategy_sdk::testkit::{Claim, MachineSpec, all_free, check_strategy};
 
     /// What a claim of this size gets on an idle machine of four cores with two threads.
     fn chosen(count: u32, options: &str) -> Result<CpuSet, Denial> {
         let machine = MachineSpec::even(1, 1, 4, 2).build();
-        let now = all_free(&machine);
-        let (strategy, _) = open::<LowestFirst>(machine, "{}")?;
-        let decision = strategy.allocate(&[request::<LowestFirst>(count, options)?], &now)?;
+        let claim = Claim::with(options).request(count);
+        let decision = claim.decide::<LowestFirst>(&machine, "{}", &all_free(&machine))?;
         Ok(decision.grants[0].cpus.clone())
     }
 

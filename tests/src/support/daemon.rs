@@ -6,6 +6,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal};
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -56,6 +57,8 @@ fn own_address() -> Result<SocketAddr> {
 pub struct DaemonArgs {
     /// Arguments, without the bind address.
     pub args: Vec<String>,
+    /// A command that ends in running what follows it in its own place: the binary and its arguments. None: directly.
+    pub launcher: Vec<String>,
     /// Environment variables beside the harness's own.
     pub envs: Vec<(String, String)>,
     /// Where its output goes, appended.
@@ -129,8 +132,10 @@ impl Daemon {
     pub fn spawn(daemon: &DaemonArgs) -> Result<Self> {
         let binary = dracpu_bin()?;
         let http = own_address()?;
-        let mut command = Command::new(&binary);
+        let mut words = daemon.launcher.iter().map(OsStr::new).chain([binary.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
         command
+            .args(words)
             .args(&daemon.args)
             .arg(format!("--bind-address={http}"))
             .env_remove("NODE_NAME")

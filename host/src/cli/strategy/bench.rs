@@ -2,7 +2,8 @@
 
 use super::cases::{self, Cases, Setting};
 use super::machines::Machines;
-use super::{Failure, Output, aligned, catalogue};
+use super::{Failure, Output, aligned, catalogue_of};
+use crate::config::flags::ConfigFlags;
 use crate::strategy::{Limits, Loaded, Opened};
 use dracpu_topology::machine::Machine;
 use serde_json::{Map, Value, json};
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dracpu strategy bench ./mine.wasm\n  \
-    dracpu strategy bench packed --machine many-core -o json")]
+    dracpu strategy bench packed --machine many-core -o json\n  \
+    dracpu strategy bench mine --config=config.yaml")]
 pub(super) struct Args {
-    /// Component file, or the name of a built-in strategy
+    /// Component file, or the name of a strategy that is built in or configured
     #[arg(value_name = "FILE|NAME")]
     what: String,
     /// One machine: a sysfs directory or .tar.gz of one, a file written by `topology -o json` or `gatherinfo`, or
@@ -29,6 +31,8 @@ pub(super) struct Args {
     /// Machines: a directory of them, or JSON Lines with one a line
     #[arg(long, value_name = "DIR|F.jsonl[.gz]")]
     machines: Option<String>,
+    #[command(flatten)]
+    config: ConfigFlags,
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -40,12 +44,13 @@ const QUESTIONS: usize = 100;
 const OPENINGS: usize = 5;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let config = args.config.load()?;
     let (one, many) = (args.machine.as_deref(), args.machines.as_deref());
     let machines = match one.or(many) {
         None => cases::shipped().collect(),
-        Some(_) => Machines::open(one, many).and_then(Machines::all).map_err(Failure::Usage)?,
+        Some(_) => Machines::open(one, many, &config)?.all().map_err(Failure::Usage)?,
     };
-    let loaded = super::load(&catalogue(&[])?, &args.what)?;
+    let loaded = super::load(&catalogue_of(&config)?, &args.what)?;
     let rows = machines.iter().map(|machine| measure(&loaded, machine)).collect::<Result<Vec<_>, _>>()?;
     let answer = match args.output {
         Output::Text => text(&rows, loaded.limits()),
@@ -249,7 +254,7 @@ mod tests {
 
     #[test]
     fn costs_are_told_for_each_machine_and_against_the_limits() {
-        let loaded = catalogue(&[]).unwrap().load("packed").unwrap();
+        let loaded = super::super::catalogue(&[]).unwrap().load("packed").unwrap();
         let rows: Vec<Row> =
             cases::shipped().take(2).map(|machine| measure(&loaded, &machine).unwrap()).collect();
         let text = text(&rows, loaded.limits());

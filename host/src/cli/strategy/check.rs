@@ -7,7 +7,9 @@ mod trial;
 use self::trial::{Trial, Violation};
 use super::cases::{self, Cases};
 use super::machines::Machines;
-use super::{Failure, Output, catalogue};
+use super::{Failure, Output, catalogue_of};
+use crate::config::Config;
+use crate::config::flags::ConfigFlags;
 use crate::strategy::{LoadError, LoadFault, Loaded};
 use dracpu_topology::machine::Machine;
 use serde_json::json;
@@ -24,9 +26,10 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  \
     dracpu strategy check ./mine.wasm\n  \
     dracpu strategy check ./mine.wasm > lies.jsonl || dracpu strategy decide --strategy ./mine.wasm < lies.jsonl\n  \
-    dracpu strategy check packed --machines my-machines/ --cases 1000 --seed 7")]
+    dracpu strategy check packed --machines my-machines/ --cases 1000 --seed 7\n  \
+    dracpu strategy check mine --config=config.yaml")]
 pub(super) struct Args {
-    /// Component file, or the name of a built-in strategy
+    /// Component file, or the name of a strategy that is built in or configured
     #[arg(value_name = "FILE|NAME")]
     what: String,
     /// Machines to try: a directory of them, or JSON Lines with one a line [default: the examples of
@@ -39,6 +42,8 @@ pub(super) struct Args {
     /// What questions and machines are drawn from: the same seed asks the same
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    config: ConfigFlags,
     /// Form of the summary
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -51,8 +56,9 @@ const BATCH: usize = 60;
 const MOST_VIOLATIONS: usize = 20;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let machines = given(args.machines.as_deref()).map_err(Failure::Usage)?;
-    let loaded = catalogue(&[])?.load_any(&args.what).map_err(not_loaded)?;
+    let config = args.config.load()?;
+    let machines = given(args.machines.as_deref(), &config)?;
+    let loaded = catalogue_of(&config)?.load_any(&args.what).map_err(not_loaded)?;
     let mut trial = Trial::new(loaded.clone());
     let mut broken = 0;
     let stopped = ask(&mut trial, machines, args, |violation| {
@@ -84,17 +90,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// The machines that were named, as far as they have a CPU to give.
-fn given(many: Option<&str>) -> anyhow::Result<Vec<Machine>> {
+fn given(many: Option<&str>, config: &Config) -> Result<Vec<Machine>, Failure> {
     if many.is_none() {
         return Ok(Vec::new());
     }
-    let mut machines = Machines::open(None, many)?.all()?;
+    let mut machines = Machines::open(None, many, config)?.all().map_err(Failure::Usage)?;
     machines.retain(|machine| cases::settings(machine).next().is_some());
-    anyhow::ensure!(
-        !machines.is_empty(),
-        "--machines has no machine with a CPU to give: name a place that has some"
-    );
-    Ok(machines)
+    match machines.is_empty() {
+        false => Ok(machines),
+        true => Err(Failure::Usage(anyhow::anyhow!(
+            "--machines has no machine with a CPU to give: name a place that has some"
+        ))),
+    }
 }
 
 /// A file that is not there was misnamed; one that is no strategy has failed the check.
@@ -162,13 +169,14 @@ fn text(loaded: &Loaded, trial: &Trial, args: &Args, broken: usize, stopped: boo
     if broken == 0 {
         return text + "no rule was broken\n";
     }
-    let machines =
-        args.machines.as_ref().map(|machines| format!(" --machines {machines}")).unwrap_or_default();
+    let config = args.config.config.as_ref().map(|file| format!(" --config={}", file.display()));
+    let machines = args.machines.as_ref().map(|machines| format!(" --machines {machines}"));
+    let same = format!("{}{}", config.unwrap_or_default(), machines.unwrap_or_default());
     text += &format!("{broken} violations{}\n", if stopped { ", and stopped there" } else { "" });
     text + &format!(
         "to ask the questions again, as they were printed:\n  \
-         dracpu strategy check {what}{machines} --cases {} --seed {} 2>/dev/null |\n    \
-         dracpu strategy decide --strategy {what}{machines}\n",
+         dracpu strategy check {what}{same} --cases {} --seed {} 2>/dev/null |\n    \
+         dracpu strategy decide --strategy {what}{same}\n",
         args.cases,
         args.seed,
         what = args.what,
@@ -180,12 +188,19 @@ mod tests {
     use super::*;
 
     fn args(cases: u32) -> Args {
-        Args { what: "packed".to_owned(), machines: None, cases, seed: 5, output: Output::Text }
+        Args {
+            what: "packed".to_owned(),
+            machines: None,
+            cases,
+            seed: 5,
+            config: ConfigFlags::default(),
+            output: Output::Text,
+        }
     }
 
     #[test]
     fn a_built_in_strategy_breaks_no_rule() {
-        let mut trial = Trial::new(catalogue(&[]).unwrap().load("packed").unwrap());
+        let mut trial = Trial::new(super::super::catalogue(&[]).unwrap().load("packed").unwrap());
         let stopped = ask(&mut trial, Vec::new(), &args(500), |violation| panic!("{}", violation.line(1)));
         assert!(!stopped.unwrap());
         assert_eq!(trial.counts.questions, 500);
@@ -194,7 +209,7 @@ mod tests {
 
     #[test]
     fn given_machines_are_asked_again_and_again() {
-        let mut trial = Trial::new(catalogue(&[]).unwrap().load("packed").unwrap());
+        let mut trial = Trial::new(super::super::catalogue(&[]).unwrap().load("packed").unwrap());
         let given = cases::shipped().take(1).collect();
         ask(&mut trial, given, &args(500), |violation| panic!("{}", violation.line(1))).unwrap();
         assert_eq!((trial.counts.machines, trial.counts.questions), (1, 500));
@@ -204,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_loaded_is_told_apart_from_what_is_not_there() {
-        let load = |what: &str| not_loaded(catalogue(&[]).unwrap().load_any(what).unwrap_err());
+        let load = |what: &str| not_loaded(super::super::catalogue(&[]).unwrap().load_any(what).unwrap_err());
         assert!(matches!(load("./none.wasm"), Failure::Usage(_)));
         assert!(matches!(load("nobody"), Failure::Usage(_)));
         let file = tempfile::NamedTempFile::new().unwrap();

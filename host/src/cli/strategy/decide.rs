@@ -3,8 +3,9 @@
 
 use super::machines::Machines;
 use super::question::{self, Question};
-use super::{Failure, catalogue, extended};
-use crate::config::{DeviceMode, GroupBy};
+use super::{Failure, catalogue_of, extended};
+use crate::config::flags::ConfigFlags;
+use crate::config::{Config, DeviceMode, GroupBy};
 use crate::device;
 use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
 use crate::words::{quoted, sentence};
@@ -27,9 +28,10 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     echo '{\"id\":\"1\",\"available\":\"0-7\",\"requests\":[{\"name\":\"r\",\"count\":2}]}' |\n  \
-    dracpu strategy decide --strategy packed")]
+    dracpu strategy decide --strategy packed\n\n\
+    With --config=config.yaml the name may be one of that file, with its digest, limits and options.")]
 pub(super) struct Args {
-    /// Name of a built-in strategy, or a component file
+    /// Name of a strategy that is built in or configured, or a component file
     #[arg(long, value_name = "NAME|FILE")]
     strategy: String,
     /// Machine of the questions: a sysfs directory or .tar.gz of one, a file written by `topology -o json` or
@@ -40,21 +42,30 @@ pub(super) struct Args {
     /// Machines that questions choose from by `topology`: a directory of them, or JSON Lines with one a line
     #[arg(long, value_name = "DIR|F.jsonl[.gz]")]
     machines: Option<String>,
-    /// The node's options
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    options: String,
+    /// The node's options [default: strategyOptions of the configuration when its allocator is this strategy]
+    #[arg(long, value_name = "JSON")]
+    options: Option<String>,
+    #[command(flatten)]
+    config: ConfigFlags,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let options: Map<String, Value> = serde_json::from_str(&args.options)
-        .with_context(|| format!("--options {}: not a JSON object", quoted(&args.options)))
-        .map_err(Failure::Usage)?;
-    let loaded = super::load(&catalogue(&[])?, &args.strategy)?;
-    let machines =
-        Machines::open(args.machine.as_deref(), args.machines.as_deref()).map_err(Failure::Usage)?;
+    let config = args.config.load()?;
+    let options = node_options(args, &config).map_err(Failure::Usage)?;
+    let loaded = super::load(&catalogue_of(&config)?, &args.strategy)?;
+    let machines = Machines::open(args.machine.as_deref(), args.machines.as_deref(), &config)?;
     check(&loaded, &options, &machines).map_err(|error| Failure::Usage(error.into()))?;
     let mut desk = Desk { loaded, options, machines, opened: HashMap::new() };
     desk.serve(std::io::stdin().lock(), std::io::stdout().lock())
+}
+
+fn node_options(args: &Args, config: &Config) -> anyhow::Result<Map<String, Value>> {
+    match &args.options {
+        Some(text) => serde_json::from_str(text)
+            .with_context(|| format!("--options {}: not a JSON object", quoted(text))),
+        None if config.selection.allocator == args.strategy => Ok(config.selection.strategy_options.clone()),
+        None => Ok(Map::new()),
+    }
 }
 
 /// So many machines are tried with the node's options before they are taken for the mistake.

@@ -1,8 +1,11 @@
+use super::Failure;
+use crate::cli::machine::load_reserved;
+use crate::config::Config;
 use crate::words::quoted;
 use anyhow::{Context as _, bail};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::machine::Machine;
-use dracpu_topology::{Overlay, machine, machines};
+use dracpu_topology::{machine, machines};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,16 +23,23 @@ pub(super) enum Machines {
 }
 
 impl Machines {
-    pub(super) fn open(one: Option<&str>, many: Option<&str>) -> anyhow::Result<Self> {
-        let Some(many) = many else {
-            return Ok(match one {
-                Some(what) => Self::One(Box::new(machine::load(what)?)),
-                None => {
-                    let host = machine::host(Path::new("/sys"), &Overlay::default())?;
-                    Self::HostOrExample(Box::new(host), BTreeMap::new())
-                }
-            });
-        };
+    /// The machines that were named, or this host. What the configuration says of a machine is of the one, or of this
+    /// host.
+    ///
+    /// # Errors
+    /// Bad usage when they are none; a failure when this host cannot be read.
+    pub(super) fn open(one: Option<&str>, many: Option<&str>, config: &Config) -> Result<Self, Failure> {
+        if let Some(many) = many {
+            return Self::of_many(many).map_err(Failure::Usage);
+        }
+        let machine = Box::new(load_reserved(one, config)?);
+        Ok(match one {
+            Some(_) => Self::One(machine),
+            None => Self::HostOrExample(machine, BTreeMap::new()),
+        })
+    }
+
+    pub(super) fn of_many(many: &str) -> anyhow::Result<Self> {
         let path = Path::new(many);
         if path.is_dir() {
             return Ok(Self::Directory(path.to_owned(), BTreeMap::new()));

@@ -1,24 +1,29 @@
-//! A project to begin with. Its files are those of `strategies/template`, which build as they are.
+//! A project to begin with: `strategies/template`, or an example in another language with the interface beside it. All
+//! build as they are.
 
 use super::Failure;
 use crate::strategy::is_dns_label;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Begin a strategy: a project that builds, tests itself and passes `check`
 ///
-/// Writes a directory of the strategy's name. The SDK is not published: the project uses that of a checkout of
-/// dracpu's sources, with its lock file and toolchain, so that nothing is fetched that the checkout does not need.
+/// Writes a directory of the strategy's name. In Rust it uses the SDK, which is not published: that of a checkout of
+/// dracpu's sources, with its lock file and toolchain, so that nothing is fetched that the checkout does not need. In
+/// another language it has the interface and a script that fetches the language's tools and builds the component.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Examples:\n  \
     dracpu strategy new e-cores-for-batch --sdk ~/dracpu\n  \
-    cd e-cores-for-batch && cargo test && dracpu strategy build && dracpu strategy check e-cores-for-batch.wasm")]
+    cd e-cores-for-batch && cargo test && dracpu strategy build && dracpu strategy check e-cores-for-batch.wasm\n\n  \
+    dracpu strategy new mine --lang python\n  \
+    cd mine && ./build.sh && dracpu strategy check mine.wasm --cases 300")]
 pub(super) struct Args {
     /// What the strategy is called, in configurations and claims: lower-case letters, digits and inner dashes
     name: String,
-    /// A checkout of dracpu's sources, or its strategies/sdk [default: the checkout that this is called in]
+    /// A checkout of dracpu's sources, or its strategies/sdk; for Rust [default: the checkout that this is called in]
     #[arg(long, value_name = "PATH")]
     sdk: Option<PathBuf>,
     /// The language that it is written in
@@ -26,30 +31,53 @@ pub(super) struct Args {
     lang: Language,
 }
 
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Language {
     #[default]
     Rust,
+    Python,
+    Javascript,
 }
 
-macro_rules! template {
-    ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("../../../../strategies/template/", $name)))),*]
+macro_rules! files {
+    ($directory:literal: $($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../../../", $directory, "/", $name)))),*]
     };
 }
 
-/// Files by their place in the project.
-const TEMPLATE: &[(&str, &str)] = &template![
-    ".gitignore"
-    "Cargo.toml"
-    "README.md"
-    "options.schema.json"
-    "src/lib.rs"
-];
-/// What the template calls itself.
-const TEMPLATE_NAME: &str = "my-strategy";
-/// Where the template's SDK lies.
-const TEMPLATE_SDK: &str = "\"../sdk\"";
+/// What a project begins with.
+struct Template {
+    /// Texts by their place in the project.
+    files: &'static [(&'static str, &'static str)],
+    /// What the template calls itself.
+    name: &'static str,
+    /// What refers to something outside the template.
+    outside: &'static str,
+    /// What to do next in the project's directory.
+    next: &'static str,
+}
+
+const RUST: Template = Template {
+    files: files!("strategies/template": ".gitignore" "Cargo.toml" "README.md" "options.schema.json" "src/lib.rs"),
+    name: "my-strategy",
+    outside: "\"../sdk\"",
+    next: "cargo test                              # src/lib.rs is all of it\n  dracpu strategy build",
+};
+const PYTHON: Template = Template {
+    files: files!("examples/python-strategy": ".gitignore" "README.md" "app.py" "build.sh"),
+    name: "spread-over-caches",
+    outside: "../../wit",
+    next: "./build.sh                              # app.py is all of it",
+};
+const JAVASCRIPT: Template = Template {
+    files: files!("examples/javascript-strategy": ".gitignore" "README.md" "strategy.js" "build.sh"),
+    name: "emptiest-node",
+    outside: "../../wit",
+    next: "./build.sh                              # strategy.js is all of it",
+};
+
+/// The interface, for projects without SDK.
+const WIT: (&str, &str) = ("wit/strategy.wit", include_str!("../../../../wit/strategy.wit"));
 
 /// The SDK within a checkout.
 const SDK: &str = "strategies/sdk";
@@ -57,22 +85,51 @@ const SDK: &str = "strategies/sdk";
 const TAKEN_OVER: [&str; 2] = ["Cargo.lock", "rust-toolchain.toml"];
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let Language::Rust = args.lang;
-    let directory = Path::new(&args.name);
-    let checkout = checkout(&args.name, args.sdk.as_deref()).map_err(Failure::Usage)?;
-    write(directory, &args.name, &checkout).map_err(Failure::Failed)?;
+    let name = &args.name;
+    check_name(name).map_err(Failure::Usage)?;
+    let (template, outside, more) = match args.lang {
+        Language::Rust => {
+            let checkout = checkout(args.sdk.as_deref()).map_err(Failure::Usage)?;
+            let (sdk, more) = of_checkout(&checkout).map_err(Failure::Failed)?;
+            (RUST, sdk, more)
+        }
+        _ if args.sdk.is_some() => {
+            return Err(Failure::Usage(anyhow!(
+                "--sdk is for Rust: a project in another language has all that it needs; leave it out"
+            )));
+        }
+        Language::Python => (PYTHON, "wit".to_owned(), vec![interface()]),
+        Language::Javascript => (JAVASCRIPT, "wit".to_owned(), vec![interface()]),
+    };
+    write(Path::new(name), &template.project(name, &outside, more)).map_err(Failure::Failed)?;
     crate::cli::print(&format!(
         "{name}/ is a strategy. Next:\n  \
          cd {name}\n  \
-         cargo test                              # src/lib.rs is all of it\n  \
-         dracpu strategy build                   # {name}.wasm\n  \
+         {}\n  \
          dracpu strategy check {name}.wasm\n",
-        name = args.name
+        template.next
     ))
 }
 
-/// The checkout whose SDK the project uses; or why there is none, or no project can be.
-fn checkout(name: &str, sdk: Option<&Path>) -> anyhow::Result<PathBuf> {
+/// A file of a project: its place and its text.
+type Text = (String, String);
+
+impl Template {
+    /// The project of a strategy with this name.
+    fn project(&self, name: &str, outside: &str, more: Vec<Text>) -> Vec<Text> {
+        let own = self.files.iter().map(|(place, text)| {
+            ((*place).to_owned(), text.replace(self.name, name).replace(self.outside, outside))
+        });
+        own.chain(more).collect()
+    }
+}
+
+fn interface() -> Text {
+    (WIT.0.to_owned(), WIT.1.to_owned())
+}
+
+/// Refuses what no strategy can be called, and what is there already.
+fn check_name(name: &str) -> anyhow::Result<()> {
     if !is_dns_label(name) {
         return Err(anyhow!(
             "`{}` is no name for a strategy: lower-case letters, digits and inner dashes, at most 63",
@@ -82,6 +139,11 @@ fn checkout(name: &str, sdk: Option<&Path>) -> anyhow::Result<PathBuf> {
     if Path::new(name).symlink_metadata().is_ok() {
         return Err(anyhow!("{name} is there already: choose another name, or remove it"));
     }
+    Ok(())
+}
+
+/// The checkout whose SDK the project uses.
+fn checkout(sdk: Option<&Path>) -> anyhow::Result<PathBuf> {
     let is_checkout = |path: &&Path| path.join(SDK).join("Cargo.toml").is_file();
     let absolute = |path: &Path| path.canonicalize().with_context(|| format!("--sdk {}", path.display()));
     match sdk {
@@ -106,26 +168,31 @@ fn checkout(name: &str, sdk: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn write(directory: &Path, name: &str, checkout: &Path) -> anyhow::Result<()> {
+/// What stands for the SDK in a project's manifest, and the files that the project takes over.
+fn of_checkout(checkout: &Path) -> anyhow::Result<(String, Vec<Text>)> {
     let sdk = checkout.join(SDK);
     let sdk = sdk.to_str().with_context(|| format!("{} is no UTF-8", sdk.display()))?;
-    // A JSON string is a TOML string.
-    let sdk = serde_json::to_string(sdk)?;
-    let mut files: Vec<(&str, String)> = TEMPLATE
-        .iter()
-        .map(|(place, text)| (*place, text.replace(TEMPLATE_NAME, name).replace(TEMPLATE_SDK, &sdk)))
-        .collect();
-    for place in TAKEN_OVER {
+    let take_over = |place: &str| {
         let path = checkout.join(place);
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        files.push((place, text));
-    }
+        Ok((place.to_owned(), text))
+    };
+    let taken = TAKEN_OVER.into_iter().map(take_over).collect::<anyhow::Result<_>>()?;
+    // A JSON string is a TOML string.
+    Ok((serde_json::to_string(sdk)?, taken))
+}
+
+fn write(directory: &Path, files: &[Text]) -> anyhow::Result<()> {
     for (place, text) in files {
         let path = directory.join(place);
         let write = || {
             std::fs::create_dir_all(path.parent().unwrap_or(directory))?;
-            std::fs::write(&path, text)
+            std::fs::write(&path, text)?;
+            match place.ends_with(".sh") {
+                true => std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)),
+                false => Ok(()),
+            }
         };
         write().with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -140,31 +207,39 @@ mod tests {
 
     #[test]
     fn the_project_has_the_strategys_name_and_the_checkouts_sdk() {
-        let directory = tempfile::tempdir().unwrap();
-        let project = directory.path().join("mine");
-        let checkout = checkout("mine", Some(Path::new(ROOT))).unwrap();
-        write(&project, "mine", &checkout).unwrap();
-        let read = |place: &str| std::fs::read_to_string(project.join(place)).unwrap();
-        for (place, _) in TEMPLATE {
-            assert!(!read(place).contains(TEMPLATE_NAME), "{place}");
-        }
-        assert!(read("src/lib.rs").contains("name: \"mine\""));
+        let checkout = checkout(Some(Path::new(ROOT))).unwrap();
+        let (sdk, taken) = of_checkout(&checkout).unwrap();
+        let project = RUST.project("mine", &sdk, taken);
+        let text = |place: &str| &project.iter().find(|(there, _)| there == place).unwrap().1;
+        assert!(text("src/lib.rs").contains("name: \"mine\""));
         let sdk = format!("path = \"{}\"", checkout.join(SDK).display());
-        assert!(read("Cargo.toml").contains(&sdk), "{}", read("Cargo.toml"));
+        assert!(text("Cargo.toml").contains(&sdk), "{}", text("Cargo.toml"));
+    }
+
+    #[test]
+    fn nothing_of_a_template_is_left_in_a_project() {
+        for template in [RUST, PYTHON, JAVASCRIPT] {
+            let before: String = template.files.iter().map(|(_, text)| *text).collect();
+            assert!(before.contains(template.outside), "{}", template.name);
+            for (place, text) in template.project("mine", "elsewhere", Vec::new()) {
+                assert!(!text.contains(template.name) && !text.contains(template.outside), "{place}: {text}");
+            }
+        }
     }
 
     #[test]
     fn what_cannot_be_is_said_before_anything_is_written() {
-        let said = |name: &str, sdk: Option<&Path>| checkout(name, sdk).unwrap_err().to_string();
-        assert!(said("My_Strategy", None).contains("is no name for a strategy"));
-        assert!(said("src", Some(Path::new(ROOT))).contains("src is there already"));
-        assert!(said("mine", Some(Path::new("/proc"))).contains("there is no strategies/sdk in it"));
-        assert!(said("mine", Some(Path::new("/none"))).contains("--sdk /none"));
+        let named = |name: &str| check_name(name).unwrap_err().to_string();
+        assert!(named("My_Strategy").contains("is no name for a strategy"));
+        assert!(named("src").contains("src is there already"));
+        let said = |sdk: &str| checkout(Some(Path::new(sdk))).unwrap_err().to_string();
+        assert!(said("/proc").contains("there is no strategies/sdk in it"));
+        assert!(said("/none").contains("--sdk /none"));
     }
 
     #[test]
     fn the_sdk_itself_names_the_checkout() {
         let sdk = Path::new(ROOT).join(SDK);
-        assert_eq!(checkout("mine", Some(&sdk)).unwrap(), Path::new(ROOT).canonicalize().unwrap());
+        assert_eq!(checkout(Some(&sdk)).unwrap(), Path::new(ROOT).canonicalize().unwrap());
     }
 }

@@ -8,9 +8,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode, Stdio};
+use wasmparser::{Parser, Payload};
 
-/// What the compiler takes for a byte of component, as measured on components of interpreted languages, and to begin with.
-const MEMORY_PER_BYTE: u64 = 18;
+/// What the compiler takes for a byte of WebAssembly code, as measured on components of interpreted languages, and to
+/// begin with. Code alone counts: such a component is also its interpreter's memory, which is only copied.
+const MEMORY_PER_BYTE_OF_CODE: u64 = 44;
 const MEMORY_TO_BEGIN_WITH: u64 = 16 << 20;
 
 /// The longest message that a child may leave.
@@ -94,7 +96,7 @@ pub(super) fn compile(
     let out_of_memory = matches!(status.signal(), Some(SIGABRT | SIGKILL))
         || status.code().is_some_and(|code| code == i32::from(OUT_OF_MEMORY));
     if let (true, Some(left)) = (out_of_memory, memory) {
-        return Err(ComponentFault::NoMemory { needed: needed(component.len()), left });
+        return Err(ComponentFault::NoMemory { needed: needed(component), left });
     }
     let message = String::from_utf8_lossy(&message);
     if status.code() == Some(i32::from(NOT_WRITTEN)) {
@@ -115,10 +117,33 @@ const NOT_WRITTEN: u8 = 13;
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 
-/// About how many bytes of memory a component of this size needs.
-fn needed(size: usize) -> u64 {
-    u64::try_from(size)
-        .unwrap_or(u64::MAX)
-        .saturating_mul(MEMORY_PER_BYTE)
-        .saturating_add(MEMORY_TO_BEGIN_WITH)
+/// About how many bytes of memory it takes to compile a component.
+fn needed(component: &[u8]) -> u64 {
+    let code_bytes = |payload| match payload {
+        Payload::CodeSectionStart { size, .. } => u64::from(size),
+        _ => 0,
+    };
+    let payloads = Parser::new(0).parse_all(component).map_while(Result::ok);
+    let code: u64 = payloads.map(code_bytes).sum();
+    let itself = u64::try_from(component.len()).unwrap_or(u64::MAX);
+    code.saturating_mul(MEMORY_PER_BYTE_OF_CODE).saturating_add(itself).saturating_add(MEMORY_TO_BEGIN_WITH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_in_modules_takes_memory_and_data_hardly_any() {
+        let of = |field: &str| {
+            let component = wat::parse_str(format!("(component (core module (memory 1) {field}))")).unwrap();
+            (component.len() as u64, needed(&component))
+        };
+        let data = of(&format!("(data (i32.const 0) \"{}\")", "x".repeat(10_000)));
+        let code = of(&format!("(func {})", "nop ".repeat(10_000)));
+        assert_eq!(data.1, MEMORY_TO_BEGIN_WITH + data.0);
+        let for_code = code.1 - MEMORY_TO_BEGIN_WITH - code.0;
+        assert!((10_000..10_020).contains(&(for_code / MEMORY_PER_BYTE_OF_CODE)), "{for_code}");
+        assert_eq!(needed(b"no component"), MEMORY_TO_BEGIN_WITH + 12);
+    }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Patience {
 pub(crate) struct Compiler {
     engine: Engine,
     cache: Option<Cache>,
-    /// Where cgroup v2 is mounted.
+    /// Where cgroups are mounted.
     cgroups: PathBuf,
 }
 

@@ -1,16 +1,25 @@
-//! For native tests of a strategy: machines from a few words, and the host's own rules for an answer.
+//! For native tests of a strategy: machines and claims from a few words, and the host's own rules for an answer.
 //!
 //! ```
-//! use dracpu_strategy_sdk::testkit::MachineSpec;
+//! use dracpu_strategy_sdk::testkit::{Claim, MachineSpec, cpus, free};
+//! # use dracpu_strategy_sdk::{Denial, Strategy};
+//! # fn shown<MyStrategy: Strategy>() -> Result<(), Denial> {
 //! let machine = MachineSpec::even(2, 1, 4, 2).build();
-//! assert_eq!(machine.core_of(0), Some(&[0, 8].into()));
+//! let decision = Claim::with("{}").request(4).request(2).decide::<MyStrategy>(&machine, "{}", &free("0-11"))?;
+//! assert_eq!(decision.grants[1].cpus, cpus("2,10"));
+//! # Ok(())
+//! # }
 //! ```
 
+mod claim;
 mod spec;
+mod wishes;
 
+pub use claim::{Claim, cpus, free};
 use dracpu_cpuset::CpuSet;
 pub use dracpu_cpuset::Draw;
 pub use spec::{CpuRow, MachineSpec};
+pub use wishes::{ISOLATIONS, every_wish};
 
 use crate::{Decision, Denial, Machine, Offer, Request, State, Strategy, convert};
 
@@ -20,21 +29,6 @@ use crate::{Decision, Denial, Machine, Offer, Request, State, Strategy, convert}
 /// The strategy's denial; an invalid one for options that do not parse.
 pub fn open<S: Strategy>(machine: Machine, options: &str) -> Result<(S, Vec<Offer>), Denial> {
     S::open(machine, convert::options(options)?)
-}
-
-/// A request for `count` CPUs of the first group, with options as JSON text.
-///
-/// # Errors
-/// Invalid, for options that do not parse.
-pub fn request<S: Strategy>(count: u32, options: &str) -> Result<Request<S::Options>, Denial> {
-    Ok(Request {
-        name: "r".to_owned(),
-        group: 0,
-        count,
-        cpuset: None,
-        options: convert::options(options)?,
-        pcie_roots: Vec::new(),
-    })
 }
 
 /// Everything in the machine is free.
@@ -108,16 +102,15 @@ where
                 all_free(&machine),
                 State { free: draw.some(&all_free(&machine).free, 2), others: Vec::new() },
             ] {
-                let mut requests = Vec::new();
+                let mut claim = Claim::with(options);
                 for group in [0, draw.below(2)] {
-                    let mut request =
-                        request::<S>(draw.below(9), options).map_err(|denial| denial.message)?;
-                    request.group = convert::position(group);
-                    request.cpuset = Some(draw.some(&state.free, 3));
-                    request.pcie_roots =
+                    let request = claim.request(draw.below(9)).of_group(convert::position(group));
+                    let request = request.cpuset(draw.some(&state.free, 3));
+                    let roots: Vec<usize> =
                         (0..machine.pcie_roots.len()).filter(|_| draw.below(2) == 0).collect();
-                    requests.push(request);
+                    claim = request.near(&roots);
                 }
+                let requests = claim.requests().map_err(|denial| denial.message)?;
                 let fault = |text: String| format!("seed {seed}, node {node}, options {options}: {text}");
                 let answer = used.allocate(&requests, &state);
                 if let Ok(decision) = &answer {
@@ -176,7 +169,8 @@ pub fn check_promises<S: Strategy>(
                     now.free
                 )
             };
-            let requests = [request::<S>(count, options).map_err(|denial| fault(denial.message))?];
+            let requests = Claim::with(options).request(count).requests();
+            let requests = requests.map_err(|denial| fault(denial.message))?;
             let decision = strategy.allocate(&requests, &now).map_err(|denial| fault(denial.message))?;
             check_decision(&machine, &requests, &now, &decision).map_err(fault)?;
             let mut taken = CpuSet::new();
@@ -219,16 +213,8 @@ mod tests {
     #[test]
     fn each_lie_is_named() {
         let machine = MachineSpec::even(1, 1, 4, 1).reserved([0].into()).group("g", [1, 2].into()).build();
-        let request = Request {
-            name: "r".to_owned(),
-            group: 0,
-            count: 1,
-            cpuset: None,
-            options: NoOptions {},
-            pcie_roots: Vec::new(),
-        };
         let mut state = all_free(&machine);
-        let both = [request.clone(), request];
+        let both = Claim::with("{}").request(1).request(1).requests::<NoOptions>().unwrap();
         let check = |decision: &Decision, state: &State| check_decision(&machine, &both, state, decision);
         assert_eq!(check(&decision(&[&[1], &[2]]), &state), Ok(()));
         let mut blocked = decision(&[&[1], &[2]]);

@@ -46,6 +46,8 @@ pub struct NodeConfig {
     pub config: Value,
     /// Further arguments of the daemon.
     pub flags: Vec<String>,
+    /// What the daemon is launched by ([`DaemonArgs::launcher`]).
+    pub launcher: Vec<String>,
     /// Further environment variables of the daemon.
     pub envs: Vec<(String, String)>,
     /// How long the kubelet keeps the slices of a driver that is gone.
@@ -66,6 +68,7 @@ impl NodeConfig {
             gates: Gates::defaults_of(36),
             config: json!({}),
             flags: Vec::new(),
+            launcher: Vec::new(),
             envs: Vec::new(),
             slice_grace: Duration::from_secs(30),
             own_cache: false,
@@ -176,7 +179,7 @@ impl Node {
         args.extend(self.config.flags.iter().cloned());
         let mut envs = vec![("NODE_NAME".to_owned(), NODE.to_owned())];
         envs.extend(self.config.envs.iter().cloned());
-        Ok(DaemonArgs { args, envs, log: self.path("dracpu.log") })
+        Ok(DaemonArgs { args, launcher: self.config.launcher.clone(), envs, log: self.path("dracpu.log") })
     }
 
     /// Starts the daemon and waits until it serves.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// Compiled once for all tests.
 static LOADED: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
-    let catalogue = catalogue(&[]).unwrap();
+    let catalogue = super::super::catalogue(&[]).unwrap();
     ["packed", "external"].map(|name| catalogue.load(name).unwrap()).to_vec()
 });
 
@@ -176,7 +176,7 @@ fn options_of_the_node_that_no_machine_can_have_are_refused_before_the_first_que
     for machines in [
         Machines::One(Box::new(machine())),
         Machines::Many(many),
-        Machines::open(None, dir.path().to_str()).unwrap(),
+        Machines::of_many(dir.path().to_str().unwrap()).unwrap(),
     ] {
         for (options, words) in [
             (json!({ "x": 1 }), "options of the node: `x` (set to 1) is no option"),
