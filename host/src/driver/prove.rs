@@ -78,7 +78,10 @@ impl Driver {
         let mut round = Round::default();
         for (uid, cpus) in said {
             // Kubelet or runtime may have been faster.
-            if !self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus) {
+            let open = |(of, said, set): (&Who, &ClaimUid, &CpuSet)| {
+                of.pod_uid == who.pod_uid && *said == uid && *set == cpus
+            };
+            if !self.ledger().unproven_claims().any(open) {
                 round.settled += 1;
                 continue;
             }
@@ -93,16 +96,16 @@ impl Driver {
                         "{who} has the claim, but no record of it was left, and claim {holders} was given some of its \
                          CPUs: it runs on the shared pool from here on; delete its pod"
                     );
-                    self.ledger().disprove(&uid);
+                    self.ledger().disprove(&uid, &who.pod_uid);
                 }
                 None => {
                     tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
-                    self.ledger().disprove(&uid);
+                    self.ledger().disprove(&uid, &who.pod_uid);
                 }
                 Some(booking) => match self.write(&uid, &allocation, &booking, false) {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
-                        self.ledger().prove(&uid, booking);
+                        self.ledger().prove(&uid, booking, &who.pod_uid);
                     }
                     Err(error) => {
                         tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -31,6 +32,16 @@ pub fn dracpu_bin() -> Result<PathBuf> {
         let directory = this.parent().unwrap_or(&this).display().to_string();
         format!("no `dracpu` in {directory} or above: run `cargo build -p dracpu --bin dracpu` (same profile) first")
     })
+}
+
+/// Where built-in strategies are compiled once for all nodes, a directory of its owner's alone.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn compiled_strategies() -> Result<PathBuf> {
+    let directory = Path::new(env!("OUT_DIR")).join("compiled-strategies");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    Ok(directory)
 }
 
 /// A loopback port that nobody has just now.

@@ -9,7 +9,7 @@ mod pods;
 pub use pods::{ContainerAsk, Pod};
 
 use super::api_server::{ApiServer, Gates, Resource};
-use super::daemon::{Daemon, DaemonArgs};
+use super::daemon::{Daemon, DaemonArgs, compiled_strategies};
 use super::kubelet::{Device, Kubelet, KubeletConfig, KubeletVersion};
 use super::machine::Machine;
 use super::runtime::{RegisterOrder, Runtime, RuntimeConfig, RuntimeVersion};
@@ -165,8 +165,7 @@ impl Node {
             flag("sysfs-root", &self.path("sys")),
             flag("nri-socket", &self.path("nri/nri.sock")),
             flag("cdi-dir", &self.cdi_dir()),
-            // Built-in strategies are compiled once for all nodes.
-            flag("cache-dir", &Path::new(env!("OUT_DIR")).join("compiled-strategies")),
+            flag("cache-dir", &compiled_strategies()?),
             format!("--hostname-override={NODE}"),
         ];
         args.extend(self.config.flags.iter().cloned());
