@@ -37,7 +37,11 @@ struct Tenth {
 }
 
 /// Runs `round` so often, and looks at the process after each tenth.
-async fn tenths(pid: u32, rounds: usize, mut round: impl AsyncFnMut(usize) -> Result<()>) -> Result<Vec<Tenth>> {
+async fn tenths(
+    pid: u32,
+    rounds: usize,
+    mut round: impl AsyncFnMut(usize) -> Result<()>,
+) -> Result<Vec<Tenth>> {
     let mut tenths = Vec::new();
     for tenth in 0..10 {
         let mut took = Vec::new();
@@ -59,7 +63,10 @@ fn is_flat(tenths: &[Tenth], long: bool) -> Result<()> {
     let slack = if long { 0 } else { 2048 };
     let most = first.at_its_end.resident_kib * 105 / 100 + slack;
     ensure!(last.at_its_end.resident_kib <= most, "memory grows: {first:?} to {last:?}");
-    ensure!(last.at_its_end.files <= first.at_its_end.files, "file descriptors stay open: {first:?} to {last:?}");
+    ensure!(
+        last.at_its_end.files <= first.at_its_end.files,
+        "file descriptors stay open: {first:?} to {last:?}"
+    );
     ensure!(!long || last.median * 2 <= first.median * 3, "it gets slower: {first:?} to {last:?}");
     Ok(())
 }
@@ -73,7 +80,7 @@ fn number(variable: &str, default: usize) -> (usize, bool) {
 
 #[tokio::test]
 async fn claims_come_and_go_in_simulation_and_nothing_grows() -> Result<()> {
-    let (rounds, long) = number("SOAK_CLAIMS", 2000);
+    let (rounds, long) = number("SOAK_CLAIMS", 1000);
     let truth = new_node(&Model::named("two-socket"));
     let binary = dracpu_tests::support::daemon::dracpu_bin()?;
     let mut node = Simulate::start(&binary, &cache()?, &truth, &[])?;
@@ -109,7 +116,8 @@ async fn claims_come_and_go_over_sockets_and_nothing_grows() -> Result<()> {
     let pid = node.daemon_pid().await.context("the daemon runs")?;
     let round = async |at: usize| -> Result<()> {
         let name = format!("c{at}");
-        let claim = node.write_claim(&name, &format!("cpudevnuma{:03}", at % 2), &(at % 7 + 1).to_string(), &[]);
+        let claim =
+            node.write_claim(&name, &format!("cpudevnuma{:03}", at % 2), &(at % 7 + 1).to_string(), &[]);
         let pod = node.run_pod(&name, &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
         ensure!(pod.containers["app"].is_ok(), "{:?}", pod.containers);
         node.terminate_pod(&pod).await

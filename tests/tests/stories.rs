@@ -78,7 +78,11 @@ fn no_story_breaks_a_rule() {
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
     let (events, done) = (events.into_inner(), done.into_inner());
-    println!("seeds {first} to {}: {events} events, {done} of them done, in {:?}", first + count - 1, began.elapsed());
+    println!(
+        "seeds {first} to {}: {events} events, {done} of them done, in {:?}",
+        first + count - 1,
+        began.elapsed()
+    );
     assert!(failures.is_empty(), "{failures:#?}");
     assert!(count < 100 || done > 10_000, "the stories do nothing: {done} of {events} events");
 }
@@ -123,11 +127,14 @@ fn quiet_story() -> Vec<Event> {
         /* 3 */ prepare("B", "2"),
         /* 4 */ json!({"op": "prepare", "claim": "A"}),
         /* 5 */ json!({"op": "create", "container": "other", "pod": "r", "claims": ["A"]}),
-        /* 6 */ json!({"op": "create", "container": "forger", "pod": "r", "env": ["DRA_CPUSET_B=2-3"]}),
-        /* 7 */ json!({"op": "prepare", "claim": "C", "requests": [{"name": "r", "device": "cpudevnuma000", "cpus": "0"}]}),
+        /* 6 */
+        json!({"op": "create", "container": "forger", "pod": "r", "env": ["DRA_CPUSET_B=2-3"]}),
+        /* 7 */
+        json!({"op": "prepare", "claim": "C", "requests": [{"name": "r", "device": "cpudevnuma000", "cpus": "0"}]}),
         /* 8 */ json!({"op": "update", "container": "a", "cpuset": "0-7"}),
         /* 9 */ json!({"op": "unprepare", "claim": "B"}),
-        /* 10 */ json!({"op": "prepare", "claim": "D", "requests": [{"name": "r", "device": "cpudevnuma000", "cpus": "6"}]}),
+        /* 10 */
+        json!({"op": "prepare", "claim": "D", "requests": [{"name": "r", "device": "cpudevnuma000", "cpus": "6"}]}),
         /* 11 */ json!({"op": "crash"}),
         /* 12 */ json!({"op": "sync", "containers": ["a", "s"]}),
     ];
@@ -157,7 +164,9 @@ fn lies() -> Vec<(Rule, usize, fn(&mut Seen))> {
         (Rule::Leaked, 9, |seen| drop(books(seen).claims.insert("B".to_owned(), cpus("2-3")))),
         (Rule::Recorded, 1, |seen| seen.files.clear()),
         (Rule::Recorded, 3, |seen| *file(seen) = file(seen).replace("=0-1", "=0-2")),
-        (Rule::Recorded, 3, |seen| *file(seen) = file(seen).replace(r#"\"cpus\":\"0-1\""#, r#"\"cpus\":\"0\""#)),
+        (Rule::Recorded, 3, |seen| {
+            *file(seen) = file(seen).replace(r#"\"cpus\":\"0-1\""#, r#"\"cpus\":\"0\""#)
+        }),
         (Rule::RecordLeft, 9, |seen| {
             let text = file(seen).clone();
             seen.files.insert("dra.k8s.io-cpu_claim-B.json".to_owned(), text);
@@ -185,9 +194,9 @@ fn lies() -> Vec<(Rule, usize, fn(&mut Seen))> {
         (Rule::Needless, 9, |seen| seen.answer.refused = Some("no".to_owned())),
         (Rule::Unchanged, 5, |seen| books(seen).shared = cpus("7")),
         (Rule::Unchanged, 6, |seen| drop(seen.files.pop_first())),
-        (Rule::Capacity, 3, |seen| drop(seen.capacity.insert("cpudevnuma000".to_owned(), 3))),
-        (Rule::Told, 3, |seen| drop(books(seen).unhealthy.insert("A".to_owned()))),
-        (Rule::Told, 3, |seen| drop(books(seen).conflicted.insert("A".to_owned()))),
+        (Rule::Capacity, 3, |seen| seen.capacity = [("cpudevnuma000".to_owned(), 3)].into()),
+        (Rule::Told, 3, |seen| books(seen).unhealthy = ["A".to_owned()].into()),
+        (Rule::Told, 3, |seen| books(seen).conflicted = ["A".to_owned()].into()),
     ]
 }
 

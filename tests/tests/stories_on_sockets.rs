@@ -64,7 +64,9 @@ impl Sockets {
     /// The claim object, as the event has it.
     fn put(&self, claim: &NewClaim) -> ClaimRef {
         let id = claim_ref(&claim.claim);
-        if claim.requests.is_none() && self.node.api.get(Resource::ResourceClaims, "default", &id.name).is_some() {
+        if claim.requests.is_none()
+            && self.node.api.get(Resource::ResourceClaims, "default", &id.name).is_some()
+        {
             return id;
         }
         let (mut results, mut config) = (Vec::new(), Vec::new());
@@ -138,7 +140,8 @@ impl Sockets {
         };
         let unknown = |uid: &String| vec![format!("dra.k8s.io/cpu=claim-{uid}")];
         let devices = new.claims.iter();
-        let devices = devices.flat_map(|uid| self.cdi_devices.get(uid).cloned().unwrap_or_else(|| unknown(uid)));
+        let devices =
+            devices.flat_map(|uid| self.cdi_devices.get(uid).cloned().unwrap_or_else(|| unknown(uid)));
         let spec = ContainerSpec {
             name: new.container.clone(),
             env: new.env.clone(),
@@ -165,12 +168,19 @@ impl Sockets {
             let cpus: CpuSet = self.node.runtime.container(id).cpus.parse()?;
             Ok((name.clone(), cpus))
         });
-        Ok(Seen { answer, masks: Some(masks.collect::<Result<_>>()?), files: self.files()?, ..Seen::default() })
+        Ok(Seen {
+            answer,
+            masks: Some(masks.collect::<Result<_>>()?),
+            files: self.files()?,
+            ..Seen::default()
+        })
     }
 
     fn answer(&mut self, event: &Event) -> Result<Answer> {
         let done = Answer::default();
-        let id = |name: &String, of: &Self| of.containers.get(name).cloned().with_context(|| format!("no container {name}"));
+        let id = |name: &String, of: &Self| {
+            of.containers.get(name).cloned().with_context(|| format!("no container {name}"))
+        };
         match event {
             Event::Prepare(prepare) => {
                 let claims: Vec<ClaimRef> = prepare.all().map(|claim| self.put(claim)).collect();
@@ -254,7 +264,8 @@ fn recorded(files: &BTreeMap<String, String>, uid: &str) -> Answer {
     let read = || {
         let text = files.get(&dracpu_model::truth::file_name(uid))?;
         let spec: Value = serde_json::from_str(text).ok()?;
-        let record: Value = serde_json::from_str(spec.pointer("/devices/0/annotations/dra.cpu~1record")?.as_str()?).ok()?;
+        let record: Value =
+            serde_json::from_str(spec.pointer("/devices/0/annotations/dra.cpu~1record")?.as_str()?).ok()?;
         let all = |key: &str| -> Option<CpuSet> {
             let mut all = CpuSet::new();
             for result in record["results"].as_array()? {
@@ -299,17 +310,29 @@ impl Stage for Sockets {
             Event::Create(new) if truth.containers.contains_key(&new.container) => {
                 let container = || new.container.clone();
                 let stop = runs(&new.container).then(|| Event::Stop { container: container() });
-                stop.into_iter().chain([Event::Remove { container: container() }, Event::Create(new.clone())]).collect()
+                stop.into_iter()
+                    .chain([Event::Remove { container: container() }, Event::Create(new.clone())])
+                    .collect()
             }
-            Event::Stop { ref container } | Event::Update { ref container, .. } | Event::Start { ref container } => {
-                if runs(container) { vec![event] } else { vec![] }
+            Event::Stop { ref container }
+            | Event::Update { ref container, .. }
+            | Event::Start { ref container } => {
+                if runs(container) {
+                    vec![event]
+                } else {
+                    vec![]
+                }
             }
             Event::Remove { container } if runs(&container) => {
                 vec![Event::Stop { container: container.clone() }, Event::Remove { container }]
             }
             Event::Crash {} => vec![event, all()],
             Event::Sync { .. } => vec![all()],
-            Event::Prepare(_) | Event::Unprepare { .. } | Event::Delete { .. } | Event::Create(_) | Event::Remove { .. } => {
+            Event::Prepare(_)
+            | Event::Unprepare { .. }
+            | Event::Delete { .. }
+            | Event::Create(_)
+            | Event::Remove { .. } => {
                 vec![event]
             }
             Event::Fail { what: What::Api, .. } => vec![event],

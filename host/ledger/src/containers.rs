@@ -1,4 +1,4 @@
-use crate::booking::{Booking, ClaimUid, ContainerId};
+use crate::booking::{Booking, ClaimUid, ContainerId, union};
 use crate::ledger::Ledger;
 use dracpu_cpuset::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +54,12 @@ pub struct Seen {
     pub entries: Vec<(ClaimUid, CpuSet)>,
     /// The mask that the runtime shows.
     pub mask: Option<CpuSet>,
+}
+
+impl Seen {
+    fn runs_where_it_says(&self) -> bool {
+        self.mask.as_ref() == Some(&union(self.entries.iter().map(|(_, cpus)| cpus)))
+    }
 }
 
 /// Where a new container runs.
@@ -154,10 +160,11 @@ impl Ledger {
     pub fn synchronize(&mut self, seen: Vec<Seen>) -> Vec<Refusal> {
         let mut before = std::mem::take(&mut self.containers);
         let mut refused = Vec::new();
-        // Owners first, so that nobody follows one that comes later in the list.
+        // Owners first, so that nobody follows one that comes later in the list. Then those that run where they say:
+        // what was made without this driver runs elsewhere, whatever it says.
         let owns = |seen: &Seen| self.claims.values().any(|held| held.owner.as_ref() == Some(&seen.who));
-        let (mut seen, others): (Vec<Seen>, Vec<Seen>) = seen.into_iter().partition(owns);
-        seen.extend(others);
+        let mut seen = seen;
+        seen.sort_by_key(|seen| (!owns(seen), !seen.runs_where_it_says()));
         for seen in seen {
             let started = before.remove(&seen.who.id).is_none_or(|entry| entry.started);
             refused.extend(self.admit(seen, started));
@@ -640,5 +647,17 @@ mod tests {
         let mut ledger = ledger(&[]);
         ledger.synchronize(vec![seen(who("z", "p", "z"), &[("X", "2-3"), ("X", "4-5")], "2-5")]);
         assert_eq!((ledger.unproven(), updates(&mut ledger)), (cpus(""), vec![("z".into(), "0-7".into())]));
+    }
+
+    #[test]
+    fn of_two_that_say_the_same_the_one_that_runs_there_is_believed() {
+        for (id, pod) in [("0", "thief"), ("z", "thief")] {
+            let mut ledger = ledger(&[("A", "2-3")]);
+            let thief = seen(who(id, pod, "app"), &[("A", "2-3")], "0-7");
+            let refused = ledger.synchronize(vec![thief, seen(who("a", "p", "app"), &[("A", "2-3")], "2-3")]);
+            assert_eq!(refused.len(), 1, "{refused:?}");
+            assert_eq!(ledger.owner(&"A".into()), Some(&who("a", "p", "app")));
+            assert_eq!(updates(&mut ledger), [(id.to_owned(), "0-1,4-7".to_owned())]);
+        }
     }
 }

@@ -9,28 +9,56 @@ use serde_json::{Map, Value};
 #[expect(missing_docs, reason = "the command line's documentation describes them")]
 pub enum Event {
     Prepare(Prepare),
-    Unprepare { claim: String },
-    Delete { claim: String },
-    Release { claim: String },
+    Unprepare {
+        claim: String,
+    },
+    Delete {
+        claim: String,
+    },
+    Release {
+        claim: String,
+    },
     Create(NewContainer),
     Update {
         container: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         cpuset: Option<String>,
     },
-    Start { container: String },
-    Stop { container: String },
-    Remove { container: String },
-    Sync { containers: Vec<Synced> },
-    Offline { cpus: String },
-    Online { cpus: String },
+    Start {
+        container: String,
+    },
+    Stop {
+        container: String,
+    },
+    Remove {
+        container: String,
+    },
+    Sync {
+        containers: Vec<Synced>,
+    },
+    Offline {
+        cpus: String,
+    },
+    Online {
+        cpus: String,
+    },
     Crash {},
     Reboot {},
-    Config { set: Map<String, Value> },
+    Config {
+        set: Map<String, Value>,
+    },
     State {},
-    Fail { what: What, on: bool },
-    Spec { claim: String, how: Damage },
-    Runtime { nri: String },
+    Fail {
+        what: What,
+        on: bool,
+    },
+    Spec {
+        claim: String,
+        how: Damage,
+    },
+    Runtime {
+        nri: String,
+    },
 }
 
 /// A call for one claim, or for several.

@@ -73,7 +73,12 @@ impl Answer {
             refused,
             cpus: answer.get("cpus").map(cpus).transpose()?,
             blocked: answer.get("blocked").map(cpus).transpose()?.unwrap_or_default(),
-            updates: answer.get("updates").and_then(Value::as_object).map(sets).transpose()?.unwrap_or_default(),
+            updates: answer
+                .get("updates")
+                .and_then(Value::as_object)
+                .map(sets)
+                .transpose()?
+                .unwrap_or_default(),
             results: results.transpose()?,
         })
     }

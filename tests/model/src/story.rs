@@ -1,7 +1,9 @@
 //! Stories drawn at random. An operation is small and names no circumstances, so that any part of a story is one,
 //! too; which events it stands for follows from the node as it is by then.
 
-use crate::event::{Damage, Described, Event, NewClaim, NewContainer, Opaque, Prepare, Request, Synced, What};
+use crate::event::{
+    Damage, Described, Event, NewClaim, NewContainer, Opaque, Prepare, Request, Synced, What,
+};
 use crate::truth::{Hold, Truth};
 use dracpu_cpuset::CpuSet;
 use proptest::collection::vec;
@@ -18,19 +20,32 @@ const CONTAINERS: u8 = 8;
 #[expect(missing_docs, reason = "as the events that they become")]
 pub enum Op {
     Prepare(u8, Wish),
-    Batch { claims: Vec<(u8, Wish)>, parallel: bool },
+    Batch {
+        claims: Vec<(u8, Wish)>,
+        parallel: bool,
+    },
     Unprepare(u8),
     Delete(u8),
     Release(u8),
-    Create { container: u8, claims: Vec<u8>, forge: Forge },
-    Update { container: u8, asked: Option<u8> },
+    Create {
+        container: u8,
+        claims: Vec<u8>,
+        forge: Forge,
+    },
+    Update {
+        container: u8,
+        asked: Option<u8>,
+    },
     Start(u8),
     Stop(u8),
     Remove(u8),
     /// Stopped, made again, with what it had.
     Restart(u8),
     /// Each bit a container that the runtime shows, and perhaps one that nobody has seen being made.
-    Sync { shown: u8, stranger: Option<(u8, Vec<u8>, Forge)> },
+    Sync {
+        shown: u8,
+        stranger: Option<(u8, Vec<u8>, Forge)>,
+    },
     Offline(Vec<u8>),
     Online,
     Crash,
@@ -275,7 +290,9 @@ impl Op {
                 };
                 vec![Event::Stop { container: name(*container) }, Event::Create(again)]
             }
-            Self::Update { .. } | Self::Start(_) | Self::Stop(_) | Self::Remove(_) | Self::Restart(_) => vec![],
+            Self::Update { .. } | Self::Start(_) | Self::Stop(_) | Self::Remove(_) | Self::Restart(_) => {
+                vec![]
+            }
             Self::Sync { shown, stranger } => {
                 let shown = |at: &u8| shown & (1 << at) != 0;
                 vec![synced(truth, shown, stranger.as_ref())]
@@ -332,11 +349,15 @@ fn synced(truth: &Truth, shown: impl Fn(&u8) -> bool, stranger: Option<&(u8, Vec
         .collect();
     if let Some((container, claims, forge)) = stranger {
         let recorded = |claim: &&u8| {
-            truth.claims.get(&uid(**claim)).is_some_and(|claim| matches!(&claim.hold, Hold::Held(held) if held.damage.is_none()))
+            truth
+                .claims
+                .get(&uid(**claim))
+                .is_some_and(|claim| matches!(&claim.hold, Hold::Held(held) if held.damage.is_none()))
         };
         let claims: Vec<u8> = claims.iter().filter(recorded).copied().collect();
         let container = made(*container, &claims, *forge, truth);
-        containers.push(Synced::Described(Described { container, cpuset: Some(truth.machine.cpus.to_string()) }));
+        containers
+            .push(Synced::Described(Described { container, cpuset: Some(truth.machine.cpus.to_string()) }));
     }
     Event::Sync { containers }
 }
@@ -363,7 +384,12 @@ impl Wish {
         }
         let devices: Vec<(String, CpuSet)> = truth.devices().into_iter().collect();
         let free = |at: usize| {
-            devices[at].1.difference(&truth.machine.isolated).difference(&truth.booked()).iter().collect::<Vec<u32>>()
+            devices[at]
+                .1
+                .difference(&truth.machine.isolated)
+                .difference(&truth.booked())
+                .iter()
+                .collect::<Vec<u32>>()
         };
         let pick = |at: u8| usize::from(at) % devices.len();
         let count = |at: usize, size: Size| {
@@ -389,13 +415,17 @@ impl Wish {
         let mut cpuset = truth.text("allocator") == "external";
         match &self.kind {
             Kind::Plain => {}
-            Kind::Two { other, size } => requests.push(request("s", pick(*other), count(pick(*other), *size))),
+            Kind::Two { other, size } => {
+                requests.push(request("s", pick(*other), count(pick(*other), *size)))
+            }
             Kind::WithForeign => requests.push(foreign()),
             Kind::OnlyForeign => requests = vec![foreign()],
             Kind::Options(which, class) => {
-                let options: Value = serde_json::from_str(OPTIONS[usize::from(*which) % OPTIONS.len()]).unwrap();
+                let options: Value =
+                    serde_json::from_str(OPTIONS[usize::from(*which) % OPTIONS.len()]).unwrap();
                 let source = if *class { "FromClass" } else { "FromClaim" }.to_owned();
-                config = Some(vec![Opaque { source, requests: vec![], cpu_config: json!({"options": options}) }]);
+                config =
+                    Some(vec![Opaque { source, requests: vec![], cpu_config: json!({"options": options}) }]);
             }
             Kind::Cpuset => cpuset = !cpuset,
             Kind::Overlapping => {
@@ -426,7 +456,8 @@ impl Wish {
             for request in requests.iter_mut().filter(|request| request.driver.is_none()) {
                 let count = request.count().and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
                 let at = devices.iter().position(|(device, _)| *device == request.device).unwrap_or(at);
-                let own: CpuSet = free(at).into_iter().filter(|cpu| !taken.contains(*cpu)).take(count).collect();
+                let own: CpuSet =
+                    free(at).into_iter().filter(|cpu| !taken.contains(*cpu)).take(count).collect();
                 taken.extend_from(&own);
                 request.cpuset = Some(own.to_string());
             }

@@ -246,8 +246,13 @@ impl Truth {
     /// CPUs that containers say they have of claims without a record.
     #[must_use]
     pub fn unproven(&self) -> CpuSet {
-        union(self.containers.values().filter_map(|container| container.known.as_ref()).flat_map(|known| known.unproven.values()))
-            .difference(&self.booked())
+        union(
+            self.containers
+                .values()
+                .filter_map(|container| container.known.as_ref())
+                .flat_map(|known| known.unproven.values()),
+        )
+        .difference(&self.booked())
     }
 
     /// The CPUs of containers without a claim.
@@ -359,7 +364,8 @@ impl Truth {
     /// A container's claims are its own.
     pub fn own(&mut self, name: &str, container: &Container, claims: &BTreeSet<String>) {
         for uid in claims {
-            let owner = Owner { pod: container.pod.clone(), name: name.to_owned(), instance: container.instance };
+            let owner =
+                Owner { pod: container.pod.clone(), name: name.to_owned(), instance: container.instance };
             self.claims.get_mut(uid).unwrap().owner = Some(owner);
         }
     }
@@ -377,17 +383,26 @@ impl Truth {
     pub fn synchronize(&mut self, names: &[String]) {
         self.ghosts.clear();
         let named: BTreeSet<u64> = names.iter().map(|name| self.containers[name].instance).collect();
-        let owners: BTreeSet<u64> =
-            self.claims.values().filter_map(|claim| claim.owner.as_ref()).map(|owner| owner.instance).collect();
+        let owners: BTreeSet<u64> = self
+            .claims
+            .values()
+            .filter_map(|claim| claim.owner.as_ref())
+            .map(|owner| owner.instance)
+            .collect();
         self.devices_told |= names.iter().any(|name| !self.named(&self.containers[name]).is_empty());
         let mut started = BTreeMap::new();
         for container in self.containers.values_mut() {
             let known = container.known.take();
             started.insert(container.instance, known.is_none_or(|known| known.started));
         }
-        let is_owner = |name: &&String| owners.contains(&self.containers[*name].instance);
-        let (first, then): (Vec<&String>, Vec<&String>) = names.iter().partition(is_owner);
-        let order: Vec<String> = first.into_iter().chain(then).cloned().collect();
+        let mut order = names.to_vec();
+        // Owners, then those that run where they say.
+        order.sort_by_key(|name| {
+            let container = &self.containers[name];
+            let says = self.says(container).unwrap_or_default();
+            let there = container.mask == Some(union(says.iter().map(|(_, cpus)| cpus)));
+            (!owners.contains(&container.instance), !there)
+        });
         for name in order {
             let started = started[&self.containers[&name].instance];
             self.admit(&name, started);

@@ -274,7 +274,11 @@ async fn a_runtime_that_names_no_devices_is_believed_after_one_that_does() {
     driver.connected(true);
     assert_eq!(driver.synchronize(vec![own.clone()]), [update("a", "2-7")], "it would have named the device");
     driver.connected(false);
-    assert_eq!(driver.synchronize(vec![own.clone()]), [], "its mask is the claim's again, as the runtime shows");
+    assert_eq!(
+        driver.synchronize(vec![own.clone()]),
+        [],
+        "its mask is the claim's again, as the runtime shows"
+    );
     let again = Container { id: "a2".into(), ..own };
     assert_eq!(driver.create_container(&again).unwrap().cpus, cpus("0-1"));
 }

@@ -32,7 +32,9 @@ impl Judge {
             | Event::Start { container }
             | Event::Stop { container }
             | Event::Remove { container } => needless(!self.truth.containers.contains_key(container))?,
-            Event::Sync { .. } | Event::Fail { .. } | Event::State {} | Event::Runtime { .. } => needless(false)?,
+            Event::Sync { .. } | Event::Fail { .. } | Event::State {} | Event::Runtime { .. } => {
+                needless(false)?
+            }
             Event::Crash {} | Event::Reboot {} => needless(self.truth.nothing_shared())?,
             Event::Delete { .. } | Event::Release { .. } | Event::Spec { .. } | Event::Config { .. } => {}
             Event::Offline { .. } | Event::Online { .. } => {}
@@ -40,11 +42,13 @@ impl Judge {
         // A claim that was booked and could be neither recorded nor taken back is noted above.
         if let (Some(before), Some(books)) = (&self.before.books, &seen.books) {
             let stuck = matches!(event, Event::Prepare(_)) && self.truth.remove_fails;
-            Rule::Unchanged.unless(stuck || (before.claims == books.claims && before.shared == books.shared), || {
-                format!("{event:?} was refused ({why}), but {before:?} became {books:?}")
-            })?;
+            Rule::Unchanged
+                .unless(stuck || (before.claims == books.claims && before.shared == books.shared), || {
+                    format!("{event:?} was refused ({why}), but {before:?} became {books:?}")
+                })?;
         }
-        Rule::Unchanged.unless(seen.answer.updates.is_empty(), || format!("{event:?} was refused with updates"))?;
+        Rule::Unchanged
+            .unless(seen.answer.updates.is_empty(), || format!("{event:?} was refused with updates"))?;
         let may_clean = matches!(event, Event::Prepare(_));
         Rule::Unchanged.unless(may_clean || self.before.files == seen.files, || {
             format!("{event:?} was refused ({why}), but files have changed")
@@ -61,7 +65,9 @@ impl Judge {
                 self.truth.settled = self.truth.bears_pushes();
             }
             Event::Delete { claim } => {
-                self.truth.pods.values_mut().for_each(|claims| drop(claims.remove(claim)));
+                for claims in self.truth.pods.values_mut() {
+                    claims.remove(claim);
+                }
                 if let Some(claim) = self.truth.claims.get_mut(claim) {
                     claim.object = None;
                 }
@@ -120,7 +126,8 @@ impl Judge {
                 What::Api => self.truth.api_down = *on,
             },
             Event::Spec { claim, how } => {
-                if let Some(Hold::Held(held)) = self.truth.claims.get_mut(claim).map(|claim| &mut claim.hold) {
+                if let Some(Hold::Held(held)) = self.truth.claims.get_mut(claim).map(|claim| &mut claim.hold)
+                {
                     held.damage = Some(*how);
                 }
             }
@@ -136,7 +143,12 @@ impl Judge {
 
     // ---- claims
 
-    fn calls<'a>(&mut self, claims: impl Iterator<Item = &'a NewClaim>, answer: &Answer, seen: &Seen) -> Verdict {
+    fn calls<'a>(
+        &mut self,
+        claims: impl Iterator<Item = &'a NewClaim>,
+        answer: &Answer,
+        seen: &Seen,
+    ) -> Verdict {
         for claim in claims {
             let answer = answer.results.as_ref().map_or(Some(answer), |results| results.get(&claim.claim));
             let Some(answer) = answer else {
@@ -169,14 +181,18 @@ impl Judge {
             Hold::Held(mut held) => {
                 let same = held.cpus == cpus && (held.plain || held.blocked == answer.blocked);
                 Rule::SameAnswer.unless(same, || {
-                    format!("claim {uid} was given {} and blocks {}, and is given {cpus} blocking {}", held.cpus, held.blocked, answer.blocked)
+                    format!(
+                        "claim {uid} was given {} and blocks {}, and is given {cpus} blocking {}",
+                        held.cpus, held.blocked, answer.blocked
+                    )
                 })?;
                 (held.plain, held.damage) = (false, None);
                 held.blocked.clone_from(&answer.blocked);
                 self.truth.claims.get_mut(uid).unwrap().hold = Hold::Held(held);
             }
             Hold::Stuck(stuck) => {
-                Rule::SameAnswer.unless(stuck == cpus, || format!("claim {uid} kept {stuck}, and is given {cpus}"))?;
+                Rule::SameAnswer
+                    .unless(stuck == cpus, || format!("claim {uid} kept {stuck}, and is given {cpus}"))?;
                 self.hold(uid, &wish, cpus, answer.blocked.clone(), seen);
             }
             Hold::Nothing | Hold::Unreadable => {
@@ -205,7 +221,10 @@ impl Judge {
                 claim.ours().filter(|r| r.device == request.device).filter_map(Request::count).sum()
             };
             let others = self.truth.claims.values().filter(|claim| matches!(claim.hold, Hold::Held(_)));
-            let others: u64 = others.filter(|claim| claim.last.claim != wish.claim).map(|claim| consumed(&claim.last)).sum();
+            let others: u64 = others
+                .filter(|claim| claim.last.claim != wish.claim)
+                .map(|claim| consumed(&claim.last))
+                .sum();
             consumed(wish) + others <= capacity.get(&request.device).copied().unwrap_or(0)
         })
     }
@@ -220,7 +239,9 @@ impl Judge {
         Rule::AsAsked.unless(asked, || format!("claim {uid} asks for {count} CPUs and is given {cpus}"))?;
         let devices = self.truth.devices();
         let of = crate::truth::union(wish.ours().filter_map(|request| devices.get(&request.device)));
-        Rule::AsAsked.unless(cpus.is_subset(&of), || format!("claim {uid} is given {cpus}, but its devices have {of}"))?;
+        Rule::AsAsked.unless(cpus.is_subset(&of), || {
+            format!("claim {uid} is given {cpus}, but its devices have {of}")
+        })?;
         let blocked_ok = blocked.is_subset(&self.truth.allocatable()) && blocked.is_disjoint(cpus);
         Rule::AsAsked.unless(blocked_ok, || format!("claim {uid} has {cpus} and blocks {blocked}"))?;
         let named = wish.ours().filter_map(|request| request.cpuset.as_ref()?.parse::<CpuSet>().ok());
@@ -232,7 +253,10 @@ impl Judge {
         let left = shared.difference(&takes).difference(&self.truth.unproven()).len();
         let floor_ok = shared.is_disjoint(&takes) || left >= self.truth.floor();
         Rule::Floor.unless(floor_ok, || {
-            format!("claim {uid} takes {takes} of the shared {shared}, which leaves {left}, not {}", self.truth.floor())
+            format!(
+                "claim {uid} takes {takes} of the shared {shared}, which leaves {left}, not {}",
+                self.truth.floor()
+            )
         })
     }
 
@@ -244,10 +268,12 @@ impl Judge {
         match &claim.hold {
             Hold::Held(held) => {
                 let may = held.plain || (write_fails && held.damage.is_some());
-                Rule::Forgotten.unless(may, || format!("claim {uid} has {}, and is refused: {why}", held.cpus))?;
+                Rule::Forgotten
+                    .unless(may, || format!("claim {uid} has {}, and is refused: {why}", held.cpus))?;
             }
             Hold::Stuck(_) => {
-                Rule::Needless.unless(write_fails, || format!("claim {uid} is booked, and is refused: {why}"))?;
+                Rule::Needless
+                    .unless(write_fails, || format!("claim {uid} is booked, and is refused: {why}"))?;
             }
             Hold::Nothing | Hold::Unreadable => {
                 let may = self.truth.api_down || write_fails || !self.truth.must_serve(&wish);
@@ -270,8 +296,10 @@ impl Judge {
         let user = self.truth.containers.iter().find(|(_, container)| {
             container.known.as_ref().is_some_and(|known| !known.stopped && known.claims.contains(uid))
         });
-        let idle = claim.is_some_and(|claim| claim.cpus().is_some() && (claim.object.is_none() || claim.is_plain()));
-        Rule::Forgotten.unless(idle && user.is_none(), || format!("claim {uid} is released: {claim:?}, of {user:?}"))
+        let idle =
+            claim.is_some_and(|claim| claim.cpus().is_some() && (claim.object.is_none() || claim.is_plain()));
+        Rule::Forgotten
+            .unless(idle && user.is_none(), || format!("claim {uid} is released: {claim:?}, of {user:?}"))
     }
 
     // ---- containers
@@ -279,7 +307,9 @@ impl Judge {
     fn created(&mut self, new: &NewContainer, answer: &Answer) -> Verdict {
         let name = &new.container;
         let Some(made) = self.truth.made(new, &self.before.files) else {
-            return Err(Rule::Forged.broken(format!("container {name} is made with devices that are not there")));
+            return Err(
+                Rule::Forged.broken(format!("container {name} is made with devices that are not there"))
+            );
         };
         let named = self.truth.named(&made);
         self.truth.devices_told |= !named.is_empty();
@@ -377,7 +407,12 @@ impl Truth {
         if named && self.text("allocator") != "external" {
             return Err("it names CPUs, which only `external` may follow".to_owned());
         }
-        if wish.config.iter().flatten().any(|entry| entry.source == "FromClass" && entry.cpu_config.get("cpuset").is_some()) {
+        if wish
+            .config
+            .iter()
+            .flatten()
+            .any(|entry| entry.source == "FromClass" && entry.cpu_config.get("cpuset").is_some())
+        {
             return Err("its class names CPUs".to_owned());
         }
         Ok(())
@@ -387,7 +422,8 @@ impl Truth {
     /// request of the packed strategy without options.
     fn must_serve(&self, wish: &NewClaim) -> bool {
         let ours: Vec<&Request> = wish.ours().collect();
-        let plain = self.is_plain_packed() && wish.config.is_none() && ours.iter().all(|r| r.cpuset.is_none());
+        let plain =
+            self.is_plain_packed() && wish.config.is_none() && ours.iter().all(|r| r.cpuset.is_none());
         let [request] = ours.as_slice() else { return false };
         if !plain || self.can_be_served(wish).is_err() || self.said(&wish.claim).is_some() {
             return false;
@@ -417,7 +453,9 @@ impl Truth {
     /// # Errors
     /// The rule that it would break.
     pub fn may_make(&self, name: &str, made: &Container) -> Result<BTreeSet<String>, Violation> {
-        let forged = |uid: &str| Rule::Forged.broken(format!("container {name} is made, with {uid} in {:?}", made.env));
+        let forged = |uid: &str| {
+            Rule::Forged.broken(format!("container {name} is made, with {uid} in {:?}", made.env))
+        };
         let mut says = self.says(made).ok_or_else(|| forged("a variable that cannot be true"))?;
         for uid in self.named(made) {
             if !says.iter().any(|(said, _)| *said == uid) {
@@ -427,9 +465,14 @@ impl Truth {
         }
         let mut claims = BTreeSet::new();
         for (uid, cpus) in says {
-            let claim = self.claims.get(&uid).filter(|claim| claim.cpus() == Some(&cpus)).ok_or_else(|| forged(&uid))?;
+            let claim = self
+                .claims
+                .get(&uid)
+                .filter(|claim| claim.cpus() == Some(&cpus))
+                .ok_or_else(|| forged(&uid))?;
             if !self.may_have(claim, &made.pod, name) {
-                return Err(Rule::OneContainer.broken(format!("container {name} is made with claim {uid} of {:?}", claim.owner)));
+                return Err(Rule::OneContainer
+                    .broken(format!("container {name} is made with claim {uid} of {:?}", claim.owner)));
             }
             claims.insert(uid);
         }

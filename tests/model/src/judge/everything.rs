@@ -41,7 +41,8 @@ impl Truth {
             match &claim.hold {
                 Hold::Held(held) => {
                     let text = files.get(&name);
-                    let text = text.ok_or_else(|| Rule::Recorded.broken(format!("claim {uid} has no spec")))?;
+                    let text =
+                        text.ok_or_else(|| Rule::Recorded.broken(format!("claim {uid} has no spec")))?;
                     if held.damage.is_none() {
                         record_is(uid, held, claim.last.counts(), text)?;
                     }
@@ -49,7 +50,7 @@ impl Truth {
                 }
                 Hold::Unreadable => {
                     left.remove(&name);
-                },
+                }
                 Hold::Nothing | Hold::Stuck(_) => {}
             }
         }
@@ -60,7 +61,8 @@ impl Truth {
         let held = self.held();
         for (uid, cpus) in &held {
             let said = books.claims.get(uid);
-            Rule::Forgotten.unless(said == Some(cpus), || format!("claim {uid} has {cpus}, the driver says {said:?}"))?;
+            Rule::Forgotten
+                .unless(said == Some(cpus), || format!("claim {uid} has {cpus}, the driver says {said:?}"))?;
         }
         let extra: Vec<_> = books.claims.iter().filter(|(uid, _)| !held.contains_key(*uid)).collect();
         Rule::Leaked.unless(extra.is_empty(), || format!("the driver holds {extra:?} for nobody"))?;
@@ -71,11 +73,13 @@ impl Truth {
         let told = |what: &str, said: &BTreeSet<String>, of: &dyn Fn(&CpuSet) -> bool| {
             let wanted: BTreeSet<String> =
                 held.iter().filter(|(_, cpus)| of(cpus)).map(|(uid, _)| uid.clone()).collect();
-            Rule::Told.unless(*said == wanted, || format!("{what} claims are {wanted:?}, the driver says {said:?}"))
+            Rule::Told
+                .unless(*said == wanted, || format!("{what} claims are {wanted:?}, the driver says {said:?}"))
         };
         told("unhealthy", &books.unhealthy, &|cpus| !cpus.is_subset(&self.online()))?;
         told("stranded", &books.stranded, &|cpus| !cpus.is_disjoint(&self.reserved()))?;
-        Rule::Told.unless(books.conflicted.is_empty(), || format!("{:?} are said to overlap", books.conflicted))?;
+        Rule::Told
+            .unless(books.conflicted.is_empty(), || format!("{:?} are said to overlap", books.conflicted))?;
         self.orphans(&books.orphans)
     }
 
@@ -116,7 +120,8 @@ impl Truth {
                     self.reserved()
                 )
             })?;
-            Rule::MaskWhole.unless(*mask == wanted, || format!("container {name} runs on {mask}, not on {wanted}"))?;
+            Rule::MaskWhole
+                .unless(*mask == wanted, || format!("container {name} runs on {mask}, not on {wanted}"))?;
         }
         self.one_container_each()
     }
@@ -127,7 +132,10 @@ impl Truth {
             let Some(cpus) = claim.cpus() else { continue };
             let on = |name: &&String| {
                 let container = &self.containers[*name];
-                let known = container.known.as_ref().is_some_and(|known| !known.stopped && known.claims.contains(uid));
+                let known = container
+                    .known
+                    .as_ref()
+                    .is_some_and(|known| !known.stopped && known.claims.contains(uid));
                 known && container.mask.as_ref().is_some_and(|mask| !mask.is_disjoint(cpus))
             };
             let users: Vec<&String> = self.containers.keys().filter(on).collect();
@@ -143,17 +151,23 @@ impl Truth {
             return Ok(());
         }
         for (device, cpus) in self.devices() {
-            let held: Vec<&Held> = self.claims.values().filter_map(|claim| match &claim.hold {
-                Hold::Held(held) if !held.cpus.is_disjoint(&cpus) => Some(held),
-                _ => None,
-            }).collect();
+            let held: Vec<&Held> = self
+                .claims
+                .values()
+                .filter_map(|claim| match &claim.hold {
+                    Hold::Held(held) if !held.cpus.is_disjoint(&cpus) => Some(held),
+                    _ => None,
+                })
+                .collect();
             if held.iter().any(|held| held.unscheduled) {
                 continue;
             }
             let held = union(held.iter().map(|held| &held.cpus)).intersection(&cpus);
             let offers = capacity.get(&device).copied().unwrap_or(0);
             let enough = u64::try_from(held.len()).is_ok_and(|held| held <= offers);
-            Rule::Capacity.unless(enough, || format!("device {device} offers {offers} CPUs, of which {held} are held"))?;
+            Rule::Capacity.unless(enough, || {
+                format!("device {device} offers {offers} CPUs, of which {held} are held")
+            })?;
         }
         Ok(())
     }
@@ -161,7 +175,8 @@ impl Truth {
 
 /// The spec of a claim says what was answered.
 fn record_is(uid: &str, held: &Held, counts: Vec<(String, u64)>, text: &str) -> Verdict {
-    let wrong = |what: &str| Rule::Recorded.broken(format!("claim {uid} has {}: {what} in {text}", held.cpus));
+    let wrong =
+        |what: &str| Rule::Recorded.broken(format!("claim {uid} has {}: {what} in {text}", held.cpus));
     let spec: Value = serde_json::from_str(text).map_err(|_| wrong("no JSON"))?;
     let says = |pointer: &str, value: &str| spec.pointer(pointer).and_then(Value::as_str) == Some(value);
     if !says("/kind", "dra.k8s.io/cpu") || !says("/devices/0/name", &format!("claim-{uid}")) {
@@ -173,7 +188,8 @@ fn record_is(uid: &str, held: &Held, counts: Vec<(String, u64)>, text: &str) -> 
         return Err(wrong("other variables"));
     }
     let record = spec.pointer("/devices/0/annotations/dra.cpu~1record").and_then(Value::as_str);
-    let record: Value = record.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| wrong("no record"))?;
+    let record: Value =
+        record.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| wrong("no record"))?;
     let results = record["results"].as_array().cloned().unwrap_or_default();
     let set = |result: &Value, key: &str| -> CpuSet {
         result[key].as_str().and_then(|list| list.parse().ok()).unwrap_or_default()
