@@ -48,7 +48,7 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) CARGO_TA
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test crash test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
+.PHONY: help setup demo build image test crash stories soak-claims test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -85,6 +85,19 @@ crash: export SEED ?=
 crash: setup ## kill the driver at every marked point and at random, and report (KILLS=n, SEED=s)
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --test crash -- --nocapture
+
+stories: export STORIES ?= 3000
+stories: export STORIES_ON_SOCKETS ?= 50
+stories: export SEED ?= 1
+stories: setup ## many random stories, each step held against a model (STORIES=how many, STORIES_ON_SOCKETS, SEED=the first one's)
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --workspace --test stories --test stories_on_sockets -- --nocapture
+
+soak-claims: export SOAK_CLAIMS ?= 1000000
+soak-claims: export SOAK_CLAIMS_ON_SOCKETS ?= 20000
+soak-claims: setup ## a million claims that come and go, 20,000 of them over sockets: memory, descriptors and latency stay flat
+	$(CARGO) build --workspace --bins --tests
+	$(CARGO) test --workspace --test soak -- --nocapture --test-threads=1
 
 # With the release build: another one compiles these components for minutes, and in more memory.
 test-languages: export DRACPU_CACHE := $(CACHE)

@@ -1,4 +1,4 @@
-use crate::booking::{Booking, ClaimUid, ContainerId};
+use crate::booking::{Booking, ClaimUid, ContainerId, union};
 use crate::ledger::Ledger;
 use dracpu_cpuset::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +56,12 @@ pub struct Seen {
     pub entries: Vec<(ClaimUid, CpuSet)>,
     /// The mask that the runtime shows.
     pub mask: Option<CpuSet>,
+}
+
+impl Seen {
+    fn runs_where_it_says(&self) -> bool {
+        self.mask.as_ref() == Some(&union(self.entries.iter().map(|(_, cpus)| cpus)))
+    }
 }
 
 /// Where a new container runs.
@@ -164,10 +170,11 @@ impl Ledger {
     pub fn synchronize(&mut self, seen: Vec<Seen>) -> Vec<Refusal> {
         let mut before = std::mem::take(&mut self.containers);
         let mut refused = Vec::new();
-        // Owners first, so that nobody follows one that comes later in the list.
+        // Owners first, so that nobody follows one that comes later in the list. Then those that run where they say:
+        // what was made without this driver runs elsewhere, whatever it says.
         let owns = |seen: &Seen| self.claims.values().any(|held| held.owner.as_ref() == Some(&seen.who));
-        let (mut seen, others): (Vec<Seen>, Vec<Seen>) = seen.into_iter().partition(owns);
-        seen.extend(others);
+        let mut seen = seen;
+        seen.sort_by_key(|seen| (!owns(seen), !seen.runs_where_it_says()));
         for seen in seen {
             let started = before.remove(&seen.who.id).is_none_or(|entry| entry.started);
             refused.extend(self.admit(seen, started));
@@ -184,13 +191,16 @@ impl Ledger {
     fn admit(&mut self, seen: Seen, started: bool) -> Vec<Refusal> {
         let Seen { who, entries, mask } = seen;
         let (mut claims, mut unproven, mut refused) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
-        for entry in entries {
-            match self.check(&who, &entry) {
+        let contradicts = |(uid, cpus): &(ClaimUid, CpuSet)| {
+            entries.iter().any(|(other, others)| other == uid && others != cpus)
+        };
+        for entry in &entries {
+            match self.check(&who, entry) {
                 Ok(()) => {
-                    claims.insert(entry.0);
+                    claims.insert(entry.0.clone());
                 }
-                Err(EntryError::Unknown(uid)) if !entry.1.is_empty() => {
-                    unproven.insert(uid, entry.1);
+                Err(EntryError::Unknown(uid)) if !entry.1.is_empty() && !contradicts(entry) => {
+                    unproven.insert(uid, entry.1.clone());
                 }
                 Err(error) => refused.push(Refusal { who: who.clone(), error }),
             }
@@ -293,23 +303,25 @@ impl Ledger {
             .flat_map(|entry| entry.unproven.iter().map(|(uid, cpus)| (&entry.who, uid, cpus)))
     }
 
-    /// The claim without a record is real: it holds these CPUs, and the containers that say so are its
-    /// own. A claim that overlaps it by now shows in [`conflicted`](Self::conflicted).
-    pub fn prove(&mut self, uid: &ClaimUid, booking: Booking) {
+    /// The claim without a record is real, and this pod's: it holds these CPUs, and the pod's containers that say
+    /// so are its own. Others that say so stay in question. A claim that overlaps it by now shows in
+    /// [`conflicted`](Self::conflicted).
+    pub fn prove(&mut self, uid: &ClaimUid, booking: Booking, pod_uid: &str) {
         self.adopt(uid.clone(), booking);
-        self.settle(uid);
+        self.settle(uid, pod_uid);
     }
 
-    /// The claim is not real, or holds other CPUs: containers that say so are treated as what the rest of
-    /// their claims makes them.
-    pub fn disprove(&mut self, uid: &ClaimUid) {
-        self.settle(uid);
+    /// This pod does not have the claim, or it holds other CPUs: the pod's containers that say so are treated as
+    /// what the rest of their claims makes them.
+    pub fn disprove(&mut self, uid: &ClaimUid, pod_uid: &str) {
+        self.settle(uid, pod_uid);
     }
 
-    fn settle(&mut self, uid: &ClaimUid) {
+    fn settle(&mut self, uid: &ClaimUid, pod_uid: &str) {
         let said: Vec<(Who, CpuSet)> = self
             .containers
             .values_mut()
+            .filter(|entry| entry.who.pod_uid == pod_uid)
             .filter_map(|entry| Some((entry.who.clone(), entry.unproven.remove(uid)?)))
             .collect();
         for (who, cpus) in said {
@@ -616,12 +628,12 @@ mod tests {
         assert!(refused.unwrap_err().to_string().contains("try again"));
 
         let mut proven = ledger.clone();
-        proven.prove(&"X".into(), Booking::plain(cpus("2-3")));
+        proven.prove(&"X".into(), Booking::plain(cpus("2-3")), "uid-p");
         assert_eq!(proven.shared_pool(), cpus("0-1,4-7"));
         assert_eq!(proven.owner(&"X".into()), Some(&who("z", "p", "z")));
         assert_eq!(updates(&mut proven), []);
 
-        ledger.disprove(&"X".into());
+        ledger.disprove(&"X".into(), "uid-p");
         assert_eq!(updates(&mut ledger), [update("z", "0-7")]);
         assert_eq!(ledger.free(), cpus("0-7"));
     }
@@ -630,7 +642,38 @@ mod tests {
     fn a_claim_proven_with_other_cpus_takes_the_container_off_what_it_said() {
         let mut ledger = ledger(&[]);
         ledger.synchronize(vec![seen(who("z", "p", "z"), &[("X", "2-3")], "2-3")]);
-        ledger.prove(&"X".into(), Booking::plain(cpus("4-5")));
+        ledger.prove(&"X".into(), Booking::plain(cpus("4-5")), "uid-p");
         assert_eq!(updates(&mut ledger), [update("z", "0-3,6-7")]);
+    }
+
+    #[test]
+    fn a_claim_is_settled_for_one_pod_at_a_time() {
+        let mut ledger = ledger(&[]);
+        let says = |id, pod| seen(who(id, pod, "app"), &[("X", "2-3")], "2-3");
+        ledger.synchronize(vec![says("a", "thief"), says("b", "p")]);
+        let mut other = ledger.clone();
+        ledger.disprove(&"X".into(), "uid-thief");
+        assert_eq!(ledger.unproven(), cpus("2-3"), "the other pod may be right");
+        other.prove(&"X".into(), Booking::plain(cpus("2-3")), "uid-p");
+        assert_eq!(other.owner(&"X".into()), Some(&who("b", "p", "app")));
+    }
+
+    #[test]
+    fn a_container_that_contradicts_itself_holds_no_cpus_back() {
+        let mut ledger = ledger(&[]);
+        ledger.synchronize(vec![seen(who("z", "p", "z"), &[("X", "2-3"), ("X", "4-5")], "2-5")]);
+        assert_eq!((ledger.unproven(), updates(&mut ledger)), (cpus(""), vec![("z".into(), "0-7".into())]));
+    }
+
+    #[test]
+    fn of_two_that_say_the_same_the_one_that_runs_there_is_believed() {
+        for (id, pod) in [("0", "thief"), ("z", "thief")] {
+            let mut ledger = ledger(&[("A", "2-3")]);
+            let thief = seen(who(id, pod, "app"), &[("A", "2-3")], "0-7");
+            let refused = ledger.synchronize(vec![thief, seen(who("a", "p", "app"), &[("A", "2-3")], "2-3")]);
+            assert_eq!(refused.len(), 1, "{refused:?}");
+            assert_eq!(ledger.owner(&"A".into()), Some(&who("a", "p", "app")));
+            assert_eq!(updates(&mut ledger), [(id.to_owned(), "0-1,4-7".to_owned())]);
+        }
     }
 }

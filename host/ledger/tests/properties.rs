@@ -108,10 +108,12 @@ fn play(ledger: &mut Ledger, masks: &mut Masks, event: Event) {
             let said = ledger
                 .unproven_claims()
                 .find(|(_, said, _)| **said == uid(claim))
-                .map(|found| found.2.clone());
-            match said.filter(|cpus| real && cpus.is_subset(&ledger.free().union(&ledger.unproven()))) {
-                Some(cpus) => ledger.prove(&uid(claim), booking(cpus, CpuSet::new(), false)),
-                None => ledger.disprove(&uid(claim)),
+                .map(|(who, _, cpus)| (who.pod_uid.clone(), cpus.clone()));
+            let Some((pod, cpus)) = said else { return };
+            if real && cpus.is_subset(&ledger.free().union(&ledger.unproven())) {
+                ledger.prove(&uid(claim), booking(cpus, CpuSet::new(), false), &pod);
+            } else {
+                ledger.disprove(&uid(claim), &pod);
             }
         }
         Event::Synchronize { forged } => {

@@ -37,6 +37,15 @@ pub enum Failure {
     Busy(anyhow::Error),
 }
 
+impl Failure {
+    /// The reason, for who does not end with it.
+    fn into_reason(self) -> anyhow::Error {
+        match self {
+            Self::Usage(reason) | Self::Failed(reason) | Self::Busy(reason) => reason,
+        }
+    }
+}
+
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Usage(error.into())

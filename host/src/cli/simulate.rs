@@ -12,13 +12,15 @@ use anyhow::{Context as _, anyhow, bail};
 use event::Event;
 use node::{Node, Stage, outcome};
 use serde_json::{Map, Value};
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Play a node's story: claims, containers, crashes
 ///
-/// Events are read as JSON Lines or as a YAML list, one answer is written for each. The driver, its
+/// Events are read as JSON Lines or as a YAML list, one answer is written for each; JSON Lines are answered as they
+/// come. The driver, its
 /// strategies and its CDI files are the real ones; kubelet, container runtime and API server are stand-ins.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example, two claims and a restart between them:\n  \
@@ -71,6 +73,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let tasks = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let tasks = tasks.map_err(|error| Failure::Failed(error.into()))?;
     for event in events {
+        let event = event.map_err(Failure::Usage)?;
         let op = event.get("op").cloned().unwrap_or(Value::Null);
         let result = match serde_json::from_value::<Event>(event) {
             Ok(event) => tasks.block_on(node.play(event)),
@@ -85,41 +88,62 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The events of a story, not looked into.
-fn read(story: &Path) -> anyhow::Result<Vec<Value>> {
-    let mut text = String::new();
-    if story == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).context("standard input")?;
+/// Events of a story, not looked into. Those of JSON Lines come as they are written, so that who writes them can wait
+/// for the answer to one before the next.
+type Events = Box<dyn Iterator<Item = anyhow::Result<Value>>>;
+
+fn read(story: &Path) -> anyhow::Result<Events> {
+    let mut story: (String, Box<dyn BufRead>) = if story == Path::new("-") {
+        ("standard input".to_owned(), Box::new(std::io::stdin().lock()))
     } else {
-        text = std::fs::read_to_string(story).with_context(|| story.display().to_string())?;
+        let name = story.display().to_string();
+        let file = File::open(story).with_context(|| name.clone())?;
+        (name, Box::new(BufReader::new(file)))
+    };
+    let (name, text) = (&story.0, &mut story.1);
+    let mut start = String::new();
+    let mut blank = 0;
+    while text.read_line(&mut start).with_context(|| name.clone())? > 0 && start.trim().is_empty() {
+        start.clear();
+        blank += 1;
     }
-    if !text.trim_start().starts_with('{') {
-        let options = serde_saphyr::options! { with_snippet: false };
-        let error = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
-            Ok(Value::Array(events)) => return Ok(events),
-            Ok(_) => "it does not begin with `{`, and is no YAML list".to_owned(),
-            Err(error) => error.render_with_formatter(&serde_saphyr::UserMessageFormatter),
-        };
-        bail!(
-            "the story is neither JSON Lines (a line for each event: an object with `op`) nor a YAML list of \
-             events: {error}"
-        );
+    if start.trim_start().starts_with('{') {
+        return Ok(Box::new(lines(story.0, start, blank, story.1)));
     }
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(at, line)| {
-            serde_json::from_str(line).map_err(|error| {
-                let (line, column) = (at + 1, error.column());
-                // The reader counts lines too, and always comes to one.
-                let why = error.to_string();
-                let why = why.strip_suffix(&format!(" at line 1 column {column}")).unwrap_or(&why);
-                anyhow!(
-                    "line {line} of the story is not JSON ({why}, at character {column}); in JSON Lines each line is an \
-                     event: an object with `op`"
-                )
-            })
+    text.read_to_string(&mut start).with_context(|| name.clone())?;
+    let options = serde_saphyr::options! { with_snippet: false };
+    let error = match serde_saphyr::from_str_with_options::<Value>(&start, options) {
+        Ok(Value::Array(events)) => return Ok(Box::new(events.into_iter().map(Ok))),
+        Ok(_) => "it does not begin with `{`, and is no YAML list".to_owned(),
+        Err(error) => error.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+    };
+    bail!(
+        "the story is neither JSON Lines (a line for each event: an object with `op`) nor a YAML list of \
+         events: {error}"
+    );
+}
+
+fn lines(
+    name: String,
+    first: String,
+    blank: usize,
+    rest: Box<dyn BufRead>,
+) -> impl Iterator<Item = anyhow::Result<Value>> {
+    let lines = std::iter::once(Ok(first)).chain(rest.lines()).enumerate();
+    let filled = lines.filter(|(_, line)| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
+    filled.map(move |(at, line)| {
+        let line = line.with_context(|| name.clone())?;
+        serde_json::from_str(&line).map_err(|error| {
+            let (line, column) = (blank + at + 1, error.column());
+            // The reader counts lines too, and always comes to one.
+            let why = error.to_string();
+            let why = why.strip_suffix(&format!(" at line 1 column {column}")).unwrap_or(&why);
+            anyhow!(
+                "line {line} of the story is not JSON ({why}, at character {column}); in JSON Lines each line is an \
+                 event: an object with `op`"
+            )
         })
-        .collect()
+    })
 }
 
 fn line(answer: &Map<String, Value>, output: Output) -> String {
@@ -148,7 +172,7 @@ mod tests {
     fn story(text: &str) -> anyhow::Result<Vec<Value>> {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), text)?;
-        read(file.path())
+        read(file.path())?.collect()
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn catalogue(configured: &[crate::config::StrategyConfig]) -> Result<Catalogue, 
 }
 
 /// The strategies of a configuration, with what the daemon on this host has compiled of them.
-fn catalogue_of(config: &Config) -> Result<Catalogue, Failure> {
+pub(super) fn catalogue_of(config: &Config) -> Result<Catalogue, Failure> {
     let cache = Cache::existing(&config.cache_dir).ok();
     Ok(catalogue(&config.selection.strategies)?.with_cache(cache, &config.sysfs_root))
 }

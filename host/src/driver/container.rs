@@ -105,6 +105,14 @@ impl Driver {
         self.ledger().remove(&id.into());
     }
 
+    /// A runtime has connected, perhaps another one than before; `may_name_devices`: it is not known as one that never
+    /// names the CDI devices of containers.
+    pub fn connected(&self, may_name_devices: bool) {
+        if !may_name_devices {
+            self.devices_are_told.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// A runtime that names a device of ours names them always.
     pub(super) fn learn(&self, containers: &[Container]) {
         if containers.iter().any(|container| env::given(container).next().is_some()) {

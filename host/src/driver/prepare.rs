@@ -3,6 +3,7 @@
 //! 1. A recorded claim whose file is in place is answered from the record: no API call, no strategy, no
 //!    lock that a strategy holds.
 //! 2. The claim object is read, with a bound and without a lock; and the runtime has said which containers run.
+//!    A container that says it has the claim, without a record, is settled first (see `prove`).
 //! 3. Allocation lock. Look again: the record may have come, its file have gone, or the claim been unprepared.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
@@ -28,7 +29,7 @@ use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{NotWritten, Record, Step, device_id};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
-use dracpu_ledger::{Booking, ClaimUid, StrategyId};
+use dracpu_ledger::{BookError, Booking, ClaimUid, StrategyId};
 use futures::future::join_all;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -116,6 +117,10 @@ impl Driver {
         let uid = uid(&claim);
         self.specs().file(&uid)?;
         let mut object = object.transpose()?;
+        // A container may run on the claim's CPUs, or only say so: which of the two is not for this claim to say.
+        if self.said_of(&uid).is_some() {
+            self.prove_once().await;
+        }
         loop {
             let (driver, call, uid, span) =
                 (Arc::clone(self), Arc::clone(&call), uid.clone(), tracing::Span::current());
@@ -156,16 +161,10 @@ impl Driver {
             (_, None) => return Ok(None),
             (Some(plain), Some(object)) => self.complete(uid, &allocation, &object.claim, &plain.cpus())?,
             (None, Some(object)) => {
-                let running =
-                    self.said_of(uid).and_then(|cpus| self.results(&allocation, &object.claim, &cpus).ok());
-                if let Some(booking) = running {
-                    self.record_again(uid, &allocation, &booking)?;
-                    booking
-                } else {
-                    let booking = self.give(uid, &mut allocation, object)?;
-                    self.ledger().disprove(uid);
-                    booking
+                if let Some(said) = self.said_of(uid) {
+                    return Err(BookError::Unproven(said).into());
                 }
+                self.give(uid, &mut allocation, object)?
             }
         };
         lock(&self.orphans).remove(uid);

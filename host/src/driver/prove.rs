@@ -81,7 +81,10 @@ impl Driver {
         let mut round = Round::default();
         for (uid, cpus) in said {
             // Kubelet or runtime may have been faster.
-            if !self.ledger().unproven_claims().any(|(_, said, set)| *said == uid && *set == cpus) {
+            let open = |(of, said, set): (&Who, &ClaimUid, &CpuSet)| {
+                of.pod_uid == who.pod_uid && *said == uid && *set == cpus
+            };
+            if !self.ledger().unproven_claims().any(open) {
                 round.settled += 1;
                 continue;
             }
@@ -96,13 +99,13 @@ impl Driver {
                         "{who} has the claim, but no record of it was left, and claim {holders} was given some of its \
                          CPUs: it runs on the shared pool from here on; delete its pod"
                     );
-                    self.ledger().disprove(&uid);
+                    self.ledger().disprove(&uid, &who.pod_uid);
                 }
                 None => {
                     tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
-                    self.ledger().disprove(&uid);
+                    self.ledger().disprove(&uid, &who.pod_uid);
                 }
-                Some(booking) => match self.record_again(&uid, &allocation, &booking) {
+                Some(booking) => match self.record_again(&uid, &allocation, &booking, &who.pod_uid) {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
                     }
@@ -121,15 +124,16 @@ impl Driver {
 
     /// Writes the record of a claim that a running container has, and books it. When the record can neither be written
     /// nor removed, the claim is booked all the same: the next start would find it.
-    pub(super) fn record_again(
+    fn record_again(
         &self,
         uid: &ClaimUid,
         allocation: &Allocation,
         booking: &Booking,
+        pod_uid: &str,
     ) -> Result<(), PrepareError> {
         let written = self.write_new(uid, allocation, booking);
         if written.as_ref().err().is_none_or(PrepareError::keeps_cpus) {
-            self.ledger().prove(uid, booking.clone());
+            self.ledger().prove(uid, booking.clone(), pod_uid);
             self.probe.reached(Step::Proven);
         }
         written

@@ -7,6 +7,10 @@ use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 
 impl Hooks for Driver {
+    fn connected(&self, may_name_devices: bool) {
+        Self::connected(self, may_name_devices);
+    }
+
     fn create_container(&self, container: &Container) -> anyhow::Result<Created> {
         Ok(Self::create_container(self, container)?)
     }

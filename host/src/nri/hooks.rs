@@ -11,6 +11,10 @@ use std::time::Duration;
 /// only after [`synchronize`](Self::synchronize), which follows every new connection. Ids that the driver
 /// does not know, and stops that come late or twice, are normal.
 pub trait Hooks: Send + Sync {
+    /// A runtime has connected, perhaps another one than before; `may_name_devices`: it is not known as one that never
+    /// names the CDI devices of containers.
+    fn connected(&self, may_name_devices: bool);
+
     /// A container is about to be created: its CPUs, and new ones for others. Must not name the container
     /// itself among the others.
     ///

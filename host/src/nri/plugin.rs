@@ -133,6 +133,7 @@ impl Plugin {
             );
         }
         self.bears_pushes = nri.is_some_and(|version| version >= Version::BEARS_PUSHES);
+        self.hooks.connected(nri.is_none_or(|version| version >= Version::NAMES_DEVICES));
         ConfigureResponse { events: event_mask(&request.nri_version) }
     }
 

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -50,6 +51,16 @@ fn own_address() -> Result<SocketAddr> {
             Err(error) => return Err(error).with_context(|| format!("cannot listen on {address}")),
         }
     }
+}
+
+/// Where built-in strategies are compiled once for all nodes, a directory of its owner's alone.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn compiled_strategies() -> Result<PathBuf> {
+    let directory = Path::new(env!("OUT_DIR")).join("compiled-strategies");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    Ok(directory)
 }
 
 /// What the daemon is started with.

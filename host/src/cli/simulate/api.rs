@@ -33,7 +33,12 @@ impl MemoryApi {
 
     /// Takes a claim away; false when there is none.
     pub(super) fn delete(&self, uid: &str) -> bool {
-        self.state().claims.remove(uid).is_some()
+        let mut state = self.state();
+        state.pods.retain(|_, claims| {
+            claims.remove(uid);
+            !claims.is_empty()
+        });
+        state.claims.remove(uid).is_some()
     }
 
     pub(super) fn claim_of(&self, uid: &str) -> Option<Claim> {

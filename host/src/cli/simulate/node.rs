@@ -5,9 +5,10 @@ use super::event::{Damage, Described, Event, NewClaim, NewContainer, Synced, Wha
 use super::runtime::Runtime;
 use super::without::without;
 use crate::cdi::{Access, Probe, SpecDir};
+use crate::cli::Failure;
+use crate::cli::strategy::catalogue_of;
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
-use crate::strategy::Catalogue;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
 use dracpu_cpuset::CpuSet;
@@ -43,12 +44,13 @@ pub(super) struct Node {
 struct Loaded(Option<(Vec<StrategyConfig>, Arc<LoadedOnce>)>);
 
 impl Loaded {
-    fn of(&mut self, configured: &[StrategyConfig]) -> anyhow::Result<Arc<LoadedOnce>> {
+    fn of(&mut self, config: &Config) -> anyhow::Result<Arc<LoadedOnce>> {
+        let configured = &config.selection.strategies;
         if let Some((_, loaded)) = self.0.as_ref().filter(|(known, _)| known == configured) {
             return Ok(loaded.clone());
         }
-        let loaded = Arc::new(LoadedOnce::new(Catalogue::new(configured)?));
-        self.0 = Some((configured.to_vec(), loaded.clone()));
+        let loaded = Arc::new(LoadedOnce::new(catalogue_of(config).map_err(Failure::into_reason)?));
+        self.0 = Some((configured.clone(), loaded.clone()));
         Ok(loaded)
     }
 }
@@ -171,8 +173,9 @@ impl Node {
             Event::Create(new) => self.create(new, &mut answer)?,
             Event::Update { container, cpuset } => {
                 let wanted = cpuset.as_deref().map(cpus).transpose()?;
-                let known = self.runtime.get(&container)?;
-                let updated = self.driver.update_container(&known.container, wanted.as_ref());
+                let shown = self.runtime.shown(&self.runtime.get(&container)?.container);
+                let updated = self.driver.update_container(&shown, wanted.as_ref());
+                let known = self.runtime.get_mut(&container)?;
                 if let Some(cpus) = updated.cpus.or(wanted) {
                     known.container.cpus = Some(cpus);
                 }
@@ -180,12 +183,12 @@ impl Node {
                 answer.updates(self.runtime.apply(updated.updates));
             }
             Event::Start { container } => {
-                let known = self.runtime.get(&container)?;
+                let known = self.runtime.get_mut(&container)?;
                 known.started = true;
                 self.driver.start_container(&known.container);
             }
             Event::Stop { container } => {
-                let known = self.runtime.get(&container)?;
+                let known = self.runtime.get_mut(&container)?;
                 // What is stopped was started; stories need not say so.
                 if !std::mem::replace(&mut known.started, true) {
                     self.driver.start_container(&known.container);
@@ -231,7 +234,10 @@ impl Node {
             Event::Fail { what: What::CdiWrite, on } => self.faults.write.store(on, Ordering::Relaxed),
             Event::Fail { what: What::CdiRemove, on } => self.faults.remove.store(on, Ordering::Relaxed),
             Event::Spec { claim, how } => self.damage(&claim, how)?,
-            Event::Runtime { nri } => self.runtime.set_nri(&nri)?,
+            Event::Runtime { nri } => {
+                self.runtime.set_nri(&nri)?;
+                self.driver.connected(self.runtime.names_devices());
+            }
         }
         // What the driver asks outside the hooks.
         push |= self.driver.prove_once().await.settled > 0;
@@ -273,8 +279,9 @@ impl Node {
         let NewContainer { container, pod, claims, env } = new;
         self.api.pod_uses(&pod, &claims);
         let mut container = self.runtime.inject(&container, &pod, env, &claims, &self.cdi_dir)?;
-        let created = self.driver.create_container(&container)?;
-        self.driver.validate_container(&container, Some(&created.cpus))?;
+        let shown = self.runtime.shown(&container);
+        let created = self.driver.create_container(&shown)?;
+        self.driver.validate_container(&shown, Some(&created.cpus))?;
         answer.mask(Some(&created.cpus));
         container.cpus = Some(created.cpus);
         self.runtime.add(container);
@@ -284,14 +291,15 @@ impl Node {
 
     fn synced(&mut self, synced: Synced) -> anyhow::Result<crate::driver::Container> {
         let Described { container, pod, claims, env, cpuset } = match synced {
-            Synced::Named(name) => return Ok(self.runtime.get(&name)?.container.clone()),
+            Synced::Named(name) => return Ok(self.runtime.shown(&self.runtime.get(&name)?.container)),
             Synced::Described(described) => described,
         };
         self.api.pod_uses(&pod, &claims);
         let mut container = self.runtime.inject(&container, &pod, env, &claims, &self.cdi_dir)?;
         container.cpus = cpuset.as_deref().map(cpus).transpose()?;
-        self.runtime.add(container.clone());
-        Ok(container)
+        let shown = self.runtime.shown(&container);
+        self.runtime.add(container);
+        Ok(shown)
     }
 
     fn switch(&mut self, list: &str, off: bool) -> anyhow::Result<()> {
@@ -359,7 +367,7 @@ impl Parts<'_> {
         config.settle_reserved(&self.topology, self.reserved);
         let driver = Driver::start(DriverParts {
             topology: self.topology,
-            strategies: strategies.of(&config.selection.strategies)?,
+            strategies: strategies.of(&config)?,
             api: api.clone(),
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
             probe: faults.clone(),

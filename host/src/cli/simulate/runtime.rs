@@ -34,6 +34,19 @@ impl Runtime {
         Ok(())
     }
 
+    /// The container as hooks show it: its CDI devices are named by newer runtimes only, whichever one made it.
+    pub(super) fn shown(&self, container: &Container) -> Container {
+        let mut shown = container.clone();
+        if !self.names_devices() {
+            shown.cdi_devices.clear();
+        }
+        shown
+    }
+
+    pub(super) fn names_devices(&self) -> bool {
+        self.nri >= Version::NAMES_DEVICES
+    }
+
     pub(super) fn bears_pushes(&self) -> bool {
         self.nri >= Version::BEARS_PUSHES
     }
@@ -43,7 +56,7 @@ impl Runtime {
         self.containers.clear();
     }
 
-    /// A new container as the hook sees it: the variables of its claims' CDI specs beside its own.
+    /// A new container: the variables of its claims' CDI specs beside its own.
     pub(super) fn inject(
         &mut self,
         name: &str,
@@ -65,9 +78,7 @@ impl Runtime {
             let variables = variables(cdi_dir, claim)
                 .with_context(|| format!("unresolvable CDI devices {device}: is the claim prepared?"))?;
             container.env.extend(variables);
-            if self.nri >= Version::NAMES_DEVICES {
-                container.cdi_devices.push(device);
-            }
+            container.cdi_devices.push(device);
         }
         Ok(container)
     }
@@ -77,8 +88,12 @@ impl Runtime {
         self.containers.insert(container.name.clone(), Known { container, started: false });
     }
 
-    pub(super) fn get(&mut self, name: &str) -> anyhow::Result<&mut Known> {
-        self.containers.get_mut(name).with_context(|| format!("the runtime has no container {name}"))
+    pub(super) fn get(&self, name: &str) -> anyhow::Result<&Known> {
+        self.containers.get(name).with_context(|| unknown(name))
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> anyhow::Result<&mut Known> {
+        self.containers.get_mut(name).with_context(|| unknown(name))
     }
 
     pub(super) fn remove(&mut self, name: &str) {
@@ -98,6 +113,10 @@ impl Runtime {
         }
         applied
     }
+}
+
+fn unknown(name: &str) -> String {
+    format!("the runtime has no container {name}")
 }
 
 /// The variables of a claim's device, as a runtime reads them from its spec.

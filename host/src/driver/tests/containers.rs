@@ -1,5 +1,5 @@
 use super::support::{Home, container, cpus, held, holds, prepare, reference, unprepare, update};
-use crate::driver::{ContainerError, ReleaseError, Round};
+use crate::driver::{Container, ContainerError, ReleaseError, Round};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -258,6 +258,68 @@ async fn prepare_finds_the_cpus_that_a_running_container_has() {
     prepare(&driver, reference("A")).await.unwrap();
     assert_eq!(held(&driver), [holds("A", "4-5")]);
     assert_eq!(driver.status().unproven_cpus, cpus(""));
+}
+
+#[tokio::test]
+async fn prepare_asks_whose_the_cpus_are_that_a_container_says_it_has() {
+    let home = Home::new();
+    let driver = wiped(&home).await;
+    driver.synchronize(vec![container("z", "evil", &["DRA_CPUSET_A=4-5"], "4-5")]);
+    prepare(&driver, reference("A")).await.unwrap();
+    assert_eq!(held(&driver), [holds("A", "0-1")], "not what anybody can say");
+    assert_eq!(driver.take_pending_updates(), [update("z", "2-7")]);
+    let own = driver.create_container(&container("a", "p", &["DRA_CPUSET_A=0-1"], ""));
+    assert_eq!(own.unwrap().cpus, cpus("0-1"), "the claim is nobody's yet");
+}
+
+#[tokio::test]
+async fn who_says_it_has_anothers_claim_takes_nothing_from_that_one() {
+    // In either order of pods and of containers.
+    for (evil, pod) in [("0", "evil"), ("z", "evil"), ("0", "zealous"), ("z", "zealous")] {
+        let home = Home::new();
+        let driver = wiped(&home).await;
+        home.api.pods.lock().unwrap().insert("zealous".into(), vec![]);
+        let own = container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1");
+        let forged = container(evil, pod, &["DRA_CPUSET_A=0-1"], "0-1");
+        driver.synchronize(vec![own, forged]);
+        assert_eq!(driver.prove_once().await, Round { settled: 2, open: 0 });
+        assert_eq!(held(&driver), [holds("A", "0-1")]);
+        assert_eq!(driver.take_pending_updates(), [update(evil, "2-7")], "{evil} of {pod}");
+    }
+}
+
+#[tokio::test]
+async fn prepare_makes_no_second_owner_of_cpus_that_were_given_out_since() {
+    let home = Home::new();
+    let driver = wiped(&home).await;
+    home.prepare(&driver, "B", "2").await.unwrap();
+    driver.synchronize(vec![container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1")]);
+    prepare(&driver, reference("A")).await.unwrap();
+    assert_eq!(held(&driver), [holds("A", "2-3"), holds("B", "0-1")]);
+    assert_eq!(driver.status().conflicted_cpus, cpus(""));
+    assert_eq!(driver.take_pending_updates(), [update("a", "4-7")]);
+}
+
+#[tokio::test]
+async fn a_runtime_that_names_no_devices_is_believed_after_one_that_does() {
+    let home = Home::new();
+    let driver = home.start();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    let mut own = container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1");
+    own.cdi_devices.push("dra.k8s.io/cpu=claim-A".into());
+    driver.connected(true);
+    driver.create_container(&own).unwrap();
+    own.cdi_devices.clear();
+    driver.connected(true);
+    assert_eq!(driver.synchronize(vec![own.clone()]), [update("a", "2-7")], "it would have named the device");
+    driver.connected(false);
+    assert_eq!(
+        driver.synchronize(vec![own.clone()]),
+        [],
+        "its mask is the claim's again, as the runtime shows"
+    );
+    let again = Container { id: "a2".into(), ..own };
+    assert_eq!(driver.create_container(&again).unwrap().cpus, cpus("0-1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,6 +91,28 @@ fn the_event_mask_asks_for_validation_only_where_the_runtime_states_its_nri_vers
 }
 
 #[test]
+fn the_driver_is_told_which_runtimes_never_name_cdi_devices() {
+    for (runtime, version, nri, may) in [
+        ("containerd", "2.1.9", "", false),
+        ("containerd", "2.4.2", "v0.12.3", true),
+        ("containerd", "2.3.0", "", true),
+        ("something", "1.0", "", true),
+        ("something", "1.0", "v0.11.0", false),
+    ] {
+        let request = nri::ConfigureRequest {
+            runtime_name: runtime.into(),
+            runtime_version: version.into(),
+            nri_version: nri.into(),
+            ..Default::default()
+        };
+        let mut peer = Runtime::new();
+        let _: nri::ConfigureResponse = peer.call("Configure", &request).unwrap();
+        let told = if may { vec![] } else { vec!["connected: no devices"] };
+        assert_eq!(peer.driver.calls(), told, "{runtime} {version} {nri}");
+    }
+}
+
+#[test]
 fn a_created_container_gets_its_mask_in_the_adjustment_and_others_theirs_as_updates() {
     let mut runtime = Runtime::new();
     let mut asked = container("app", &["DRA_CPUSET_c1=2-3", "DRA_CPUSET_c1=0-7"]);

@@ -86,6 +86,12 @@ fn list(cpus: Option<&CpuSet>) -> String {
 }
 
 impl Hooks for Driver {
+    fn connected(&self, may_name_devices: bool) {
+        if !may_name_devices {
+            self.note("connected: no devices".to_owned(), "");
+        }
+    }
+
     fn create_container(&self, container: &Container) -> anyhow::Result<Created> {
         self.note(format!("create {}", shown(container)), &container.name);
         anyhow::ensure!(container.name != "refused", "claim c1: no such claim; prepare it first");

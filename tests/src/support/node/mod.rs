@@ -9,7 +9,7 @@ mod pods;
 pub use pods::{ContainerAsk, Pod};
 
 use super::api_server::{ApiServer, Gates, Resource};
-use super::daemon::{Daemon, DaemonArgs, Process};
+use super::daemon::{Daemon, DaemonArgs, Process, compiled_strategies};
 use super::kubelet::{Device, Kubelet, KubeletConfig, KubeletVersion};
 use super::machine::Machine;
 use super::runtime::{RegisterOrder, Runtime, RuntimeConfig, RuntimeVersion};
@@ -164,9 +164,7 @@ impl Node {
         let file = self.path("config.yaml");
         std::fs::write(&file, self.config.config.to_string())?; // JSON is YAML
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
-        // Built-in strategies are compiled once for all nodes.
-        let for_all = Path::new(env!("OUT_DIR")).join("compiled-strategies");
-        let cache = if self.config.own_cache { self.path("cache") } else { for_all };
+        let cache = if self.config.own_cache { self.path("cache") } else { compiled_strategies()? };
         let mut args = vec![
             flag("config", &file),
             flag("kubeconfig", &self.path("kubeconfig")),

@@ -1,0 +1,365 @@
+//! Random stories on the embedded node: the real daemon between a kubelet, a runtime and an API server, each step held
+//! against the model. `STORIES_ON_SOCKETS` is how many are told, `SEED` the first one's.
+
+use anyhow::{Context as _, Result, bail};
+use dracpu_cpuset::CpuSet;
+use dracpu_model::event::{Event, NewClaim, NewContainer, Synced, What};
+use dracpu_model::machine::Machine as Model;
+use dracpu_model::run::{Stage, new_node, play_seed};
+use dracpu_model::seen::{Answer, Seen};
+use dracpu_model::truth::Truth;
+use dracpu_tests::support::api_server::{Presence, Resource};
+use dracpu_tests::support::kubelet::ClaimRef;
+use dracpu_tests::support::machine::{Machine, Shape};
+use dracpu_tests::support::node::{NODE, Node, NodeConfig};
+use dracpu_tests::support::runtime::{ContainerSpec, ContainerState, CpuChange, PodSpec, RuntimeVersion};
+use dracpu_tests::support::scheduler::{self, CAPACITY, DRIVER};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// For what the driver does on its own: masks that it pushes, claims that it asks about.
+const A_MOMENT: Duration = Duration::from_secs(20);
+
+struct Sockets {
+    tokio: Runtime,
+    node: Node,
+    sandboxes: BTreeMap<String, String>,
+    containers: BTreeMap<String, String>,
+    cdi_devices: BTreeMap<String, Vec<String>>,
+    driver_runs: bool,
+    asked: Instant,
+}
+
+fn claim_ref(uid: &str) -> ClaimRef {
+    ClaimRef { namespace: "default".to_owned(), name: uid.to_lowercase(), uid: uid.to_owned() }
+}
+
+fn refused(why: &anyhow::Error) -> Answer {
+    Answer { refused: Some(format!("{why:#}")), ..Answer::default() }
+}
+
+impl Sockets {
+    fn start(machine: Machine, runtime: RuntimeVersion, truth: &Truth) -> Result<Self> {
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let config = NodeConfig { runtime, ..NodeConfig::new(machine) };
+        let node = tokio.block_on(async {
+            let node = Node::start(config.with_config(Value::from(truth.config.clone()))).await?;
+            node.devices().await?;
+            anyhow::Ok(node)
+        })?;
+        Ok(Self {
+            tokio,
+            node,
+            sandboxes: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            cdi_devices: BTreeMap::new(),
+            driver_runs: true,
+            asked: Instant::now(),
+        })
+    }
+
+    /// The claim object, as the event has it.
+    fn put(&self, claim: &NewClaim) -> ClaimRef {
+        let id = claim_ref(&claim.claim);
+        if claim.requests.is_none()
+            && self.node.api.get(Resource::ResourceClaims, "default", &id.name).is_some()
+        {
+            return id;
+        }
+        let (mut results, mut config) = (Vec::new(), Vec::new());
+        for request in claim.requests.iter().flatten() {
+            let mut result = json!({
+                "request": request.name, "driver": request.driver.as_deref().unwrap_or(DRIVER),
+                "pool": request.pool.as_deref().unwrap_or(NODE), "device": request.device,
+            });
+            if let Some(cpus) = &request.cpus {
+                result["consumedCapacity"] = json!({CAPACITY: cpus});
+            }
+            results.push(result);
+            if let Some(cpuset) = &request.cpuset {
+                config.push(scheduler::cpu_config("FromClaim", &[&request.name], &json!({"cpuset": cpuset})));
+            }
+        }
+        for entry in claim.config.iter().flatten() {
+            let requests: Vec<&str> = entry.requests.iter().map(String::as_str).collect();
+            config.push(scheduler::cpu_config(&entry.source, &requests, &entry.cpu_config));
+        }
+        scheduler::write_claim(&self.node.api, &id.name, Some(&id.uid), &results, &config)
+    }
+
+    fn prepare(&mut self, calls: Vec<Vec<ClaimRef>>) -> Result<BTreeMap<String, Answer>> {
+        let node = &self.node;
+        let calls = calls.iter().map(|call| node.kubelet.prepare(DRIVER, call));
+        let mut answers = BTreeMap::new();
+        for call in self.tokio.block_on(join_all(calls)) {
+            for (uid, answer) in call? {
+                let answer = match answer {
+                    Err(why) => Answer { refused: Some(why.to_string()), ..Answer::default() },
+                    Ok(devices) => {
+                        let ids = devices.iter().flat_map(|device| device.cdi_device_ids.clone()).collect();
+                        self.cdi_devices.insert(uid.clone(), ids);
+                        recorded(&self.files()?, &uid)
+                    }
+                };
+                answers.insert(uid, answer);
+            }
+        }
+        Ok(answers)
+    }
+
+    fn create(&mut self, new: &NewContainer) -> Result<Answer> {
+        let id = self.create_on_node(new);
+        match id {
+            Err(why) => Ok(refused(&why)),
+            Ok(id) => {
+                let cpus = self.node.runtime.container(&id).cpus.parse()?;
+                self.containers.insert(new.container.clone(), id);
+                Ok(Answer { cpus: Some(cpus), ..Answer::default() })
+            }
+        }
+    }
+
+    fn create_on_node(&mut self, new: &NewContainer) -> Result<String> {
+        let node = &self.node;
+        let sandbox = match self.sandboxes.get(&new.pod) {
+            Some(sandbox) => sandbox.clone(),
+            None => {
+                let pod = PodSpec {
+                    name: new.pod.clone(),
+                    namespace: "default".to_owned(),
+                    uid: new.pod.clone(),
+                    annotations: BTreeMap::new(),
+                };
+                let sandbox = self.tokio.block_on(node.runtime.run_pod_sandbox(pod))?;
+                self.sandboxes.insert(new.pod.clone(), sandbox.clone());
+                sandbox
+            }
+        };
+        let unknown = |uid: &String| vec![format!("dra.k8s.io/cpu=claim-{uid}")];
+        let devices = new.claims.iter();
+        let devices =
+            devices.flat_map(|uid| self.cdi_devices.get(uid).cloned().unwrap_or_else(|| unknown(uid)));
+        let spec = ContainerSpec {
+            name: new.container.clone(),
+            env: new.env.clone(),
+            cdi_devices: devices.collect(),
+            ..ContainerSpec::default()
+        };
+        self.tokio.block_on(node.runtime.create_container(&sandbox, &spec))
+    }
+
+    fn files(&self) -> Result<BTreeMap<String, String>> {
+        let entries = std::fs::read_dir(self.node.cdi_dir())?;
+        entries
+            .map(|entry| {
+                let path = entry?.path();
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                Ok((name, std::fs::read_to_string(&path)?))
+            })
+            .filter(|file| file.as_ref().map_or(true, |(name, _)| name.starts_with("dra.k8s.io-cpu_claim-")))
+            .collect()
+    }
+
+    fn looks(&self, answer: Answer) -> Result<Seen> {
+        let masks = self.containers.iter().map(|(name, id)| {
+            let cpus: CpuSet = self.node.runtime.container(id).cpus.parse()?;
+            Ok((name.clone(), cpus))
+        });
+        Ok(Seen {
+            answer,
+            masks: Some(masks.collect::<Result<_>>()?),
+            files: self.files()?,
+            ..Seen::default()
+        })
+    }
+
+    fn answer(&mut self, event: &Event) -> Result<Answer> {
+        let done = Answer::default();
+        let id = |name: &String, of: &Self| {
+            of.containers.get(name).cloned().with_context(|| format!("no container {name}"))
+        };
+        match event {
+            Event::Prepare(prepare) => {
+                let claims: Vec<ClaimRef> = prepare.all().map(|claim| self.put(claim)).collect();
+                let single = prepare.claims.is_none();
+                let calls = if prepare.parallel || single {
+                    claims.into_iter().map(|claim| vec![claim]).collect()
+                } else {
+                    vec![claims]
+                };
+                let mut answers = self.prepare(calls)?;
+                if single {
+                    return Ok(answers.pop_first().context("an answer")?.1);
+                }
+                return Ok(Answer { results: Some(answers), ..done });
+            }
+            Event::Unprepare { claim } => {
+                let claims = [claim_ref(claim)];
+                let mut answers = self.tokio.block_on(self.node.kubelet.unprepare(DRIVER, &claims))?;
+                if let Err(why) = answers.remove(claim).context("an answer")? {
+                    return Ok(Answer { refused: Some(why.to_string()), ..done });
+                }
+            }
+            Event::Delete { claim } => {
+                self.node.api.delete(Resource::ResourceClaims, "default", &claim_ref(claim).name);
+            }
+            Event::Create(new) => return self.create(new),
+            Event::Update { container, cpuset } => {
+                let id = id(container, self)?;
+                let asked = CpuChange { cpus: cpuset.clone().unwrap_or_default(), ..CpuChange::default() };
+                if let Err(why) = self.tokio.block_on(self.node.runtime.update_container(&id, asked)) {
+                    return Ok(refused(&why));
+                }
+                return Ok(Answer { cpus: Some(self.node.runtime.container(&id).cpus.parse()?), ..done });
+            }
+            Event::Start { container } => {
+                let id = id(container, self)?;
+                if self.node.runtime.container(&id).state == ContainerState::Created {
+                    self.tokio.block_on(self.node.runtime.start_container(&id))?;
+                }
+            }
+            Event::Stop { container } => {
+                let id = id(container, self)?;
+                if self.node.runtime.container(&id).state == ContainerState::Created {
+                    self.tokio.block_on(self.node.runtime.start_container(&id))?;
+                }
+                self.tokio.block_on(self.node.runtime.stop_container(&id))?;
+            }
+            Event::Remove { container } => {
+                let id = id(container, self)?;
+                self.tokio.block_on(self.node.runtime.remove_container(&id))?;
+                self.containers.remove(container);
+            }
+            Event::Crash {} => {
+                self.tokio.block_on(self.node.kill_daemon())?;
+                self.driver_runs = false;
+            }
+            Event::Sync { .. } if self.driver_runs => {
+                self.tokio.block_on(async {
+                    self.node.runtime.restart().await?;
+                    self.node.wait_connected().await
+                })?;
+            }
+            Event::Sync { .. } => {
+                self.tokio.block_on(async {
+                    self.node.launch_daemon().await?;
+                    self.node.wait_connected().await
+                })?;
+                self.driver_runs = true;
+            }
+            Event::Fail { what: What::Api, on } => {
+                let presence = if *on { Presence::Refusing } else { Presence::Here };
+                self.tokio.block_on(self.node.api.set_presence(presence))?;
+            }
+            other => bail!("{other:?} cannot be played here"),
+        }
+        Ok(done)
+    }
+}
+
+fn recorded(files: &BTreeMap<String, String>, uid: &str) -> Answer {
+    let read = || {
+        let text = files.get(&dracpu_model::truth::file_name(uid))?;
+        let spec: Value = serde_json::from_str(text).ok()?;
+        let record: Value =
+            serde_json::from_str(spec.pointer("/devices/0/annotations/dra.cpu~1record")?.as_str()?).ok()?;
+        let all = |key: &str| -> Option<CpuSet> {
+            let mut all = CpuSet::new();
+            for result in record["results"].as_array()? {
+                all.extend_from(&result[key].as_str()?.parse().ok()?);
+            }
+            Some(all)
+        };
+        Some((all("cpus")?, all("blocked")?))
+    };
+    let (cpus, blocked) = read().unwrap_or_default();
+    Answer { cpus: Some(cpus), blocked, ..Answer::default() }
+}
+
+impl Stage for Sockets {
+    fn play(&mut self, event: &Event) -> Result<Seen> {
+        let answer = self.answer(event).with_context(|| format!("{event:?}"))?;
+        self.asked = Instant::now();
+        self.looks(answer)
+    }
+
+    fn look_again(&mut self, seen: &Seen) -> Result<Option<Seen>> {
+        if self.asked.elapsed() > A_MOMENT {
+            return Ok(None);
+        }
+        let changes = self.node.runtime.changes();
+        let mut changes = changes;
+        self.tokio.block_on(async {
+            // Whatever comes first: files and the daemon's own state announce no change.
+            let _none = tokio::time::timeout(Duration::from_millis(20), changes.changed()).await;
+        });
+        self.looks(seen.answer.clone()).map(Some)
+    }
+
+    fn events(&self, event: Event, truth: &Truth) -> Vec<Event> {
+        let runs = |name: &str| truth.containers.get(name).is_some_and(|c| !c.ended);
+        let all = || {
+            let live = truth.containers.iter().filter(|(_, container)| !container.ended);
+            Event::Sync { containers: live.map(|(name, _)| Synced::Named(name.clone())).collect() }
+        };
+        match event {
+            // A container must end before another one of its name is made.
+            Event::Create(new) if truth.containers.contains_key(&new.container) => {
+                let container = || new.container.clone();
+                let stop = runs(&new.container).then(|| Event::Stop { container: container() });
+                stop.into_iter()
+                    .chain([Event::Remove { container: container() }, Event::Create(new.clone())])
+                    .collect()
+            }
+            Event::Stop { ref container }
+            | Event::Update { ref container, .. }
+            | Event::Start { ref container } => {
+                if runs(container) {
+                    vec![event]
+                } else {
+                    vec![]
+                }
+            }
+            Event::Remove { container } if runs(&container) => {
+                vec![Event::Stop { container: container.clone() }, Event::Remove { container }]
+            }
+            Event::Crash {} => vec![event, all()],
+            Event::Sync { .. } => vec![all()],
+            Event::Prepare(_)
+            | Event::Unprepare { .. }
+            | Event::Delete { .. }
+            | Event::Create(_)
+            | Event::Remove { .. } => {
+                vec![event]
+            }
+            Event::Fail { what: What::Api, .. } => vec![event],
+            _ => vec![],
+        }
+    }
+}
+
+#[test]
+fn no_story_breaks_a_rule_between_kubelet_and_runtime() {
+    let number = |variable: &str, default: u64| {
+        std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let (first, count) = (number("SEED", 1), number("STORIES_ON_SOCKETS", 3));
+    let shape = Shape { sockets: 2, numa_per_socket: 1, l3_per_numa: 1, cores_per_l3: 4, threads: 2 };
+    for seed in first..first + count {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Machine::of(shape);
+        machine.write_sysfs(directory.path()).unwrap();
+        let model = Model::named(directory.path().to_str().unwrap());
+        let runtime = if seed % 2 == 1 { RuntimeVersion::Containerd24 } else { RuntimeVersion::Containerd21 };
+        let mut truth = new_node(&model);
+        truth.nri = if seed % 2 == 1 { (0, 12, 3) } else { (0, 8, 0) };
+        let start = || Ok(Box::new(Sockets::start(machine.clone(), runtime, &truth)?) as Box<dyn Stage>);
+        match play_seed(seed, 60, &truth, start) {
+            Ok(told) => println!("seed {seed}: {} events, {} of them done", told.script.len(), told.done),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
