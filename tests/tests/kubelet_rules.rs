@@ -175,6 +175,22 @@ async fn an_old_kubelet_dials_the_bare_path_and_knows_v1beta1_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_at_any_moment_leaves_the_next_one_its_own_answer() {
+    let stage = Stage::new(KubeletVersion::Current, SOON).await;
+    let plugin = stage.plugin(&["v1.DRAPlugin"]);
+    let _dra = serve(&plugin, &plugin.endpoint);
+    let _registration = serve(&plugin, &stage.path("plugins_registry/cpu@reg.sock"));
+    stage.kubelet.wait_registered(DRIVER, SOON).await.unwrap();
+    let claims = [claim("a")];
+    for micros in 0..200 {
+        let call = stage.kubelet.prepare(DRIVER, &claims);
+        let _dropped = tokio::time::timeout(Duration::from_micros(micros), call).await;
+        let refusal = stage.kubelet.unprepare(DRIVER, &claims).await.unwrap_err();
+        assert!(format!("{refusal:#}").contains("100% of it failed"), "{micros}: {refusal:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn answers_are_checked_as_a_kubelet_checks_them() {
     let stage = Stage::new(KubeletVersion::Current, SOON).await;
     let plugin = stage.plugin(&["v1.DRAPlugin"]);
