@@ -29,7 +29,7 @@ const COMPILED: Duration = Duration::from_secs(900);
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("DRACPU_PYTHON_COMPONENT").map(PathBuf::from);
     if python.is_none() {
-        println!("skipped: DRACPU_PYTHON_COMPONENT names no component; `make test-languages` does");
+        eprintln!("skipped: DRACPU_PYTHON_COMPONENT names no component; `make test-languages` does");
     }
     python
 }
@@ -161,7 +161,7 @@ async fn with_128_mib_rust_is_loaded_python_is_refused_and_the_node_goes_on() ->
     assert_eq!(given(&node, Some(RUST)).await?, cpus("7,15"));
     assert_eq!(node.daemon_pid().await, daemon);
     node.ledger_is(&[]).await?;
-    println!("128 MiB: {} MiB used at most; {}", cgroup.peak_mib(), listed.lines().last().unwrap());
+    eprintln!("128 MiB: {} MiB used at most; {}", cgroup.peak_mib(), listed.lines().last().unwrap());
     node.terminate_daemon().await?;
     Ok(())
 }
@@ -180,7 +180,7 @@ async fn with_512_mib_python_becomes_ready_and_others_do_not_wait_for_it() -> Re
     assert_eq!((status, body.as_str()), (200, "ready\n"));
     assert!(!list(&node)?.contains("cannot compile"));
     node.ledger_is(&[]).await?;
-    println!("512 MiB: {} MiB used at most", cgroup.peak_mib());
+    eprintln!("512 MiB: {} MiB used at most", cgroup.peak_mib());
     node.terminate_daemon().await?;
     Ok(())
 }
