@@ -138,10 +138,12 @@ impl Sockets {
                 sandbox
             }
         };
-        let unknown = |uid: &String| vec![format!("dra.k8s.io/cpu=claim-{uid}")];
-        let devices = new.claims.iter();
-        let devices =
-            devices.flat_map(|uid| self.cdi_devices.get(uid).cloned().unwrap_or_else(|| unknown(uid)));
+        // A claim that is not prepared, or without devices, is asked for by the name that its device would have.
+        let named = |uid: &String| {
+            let prepared = self.cdi_devices.get(uid).filter(|devices| !devices.is_empty()).cloned();
+            prepared.unwrap_or_else(|| vec![format!("dra.k8s.io/cpu=claim-{uid}")])
+        };
+        let devices = new.claims.iter().flat_map(named);
         let spec = ContainerSpec {
             name: new.container.clone(),
             env: new.env.clone(),
@@ -357,7 +359,7 @@ fn no_story_breaks_a_rule_between_kubelet_and_runtime() {
         let mut truth = new_node(&model);
         truth.nri = if seed % 2 == 1 { (0, 12, 3) } else { (0, 8, 0) };
         let start = || Ok(Box::new(Sockets::start(machine.clone(), runtime, &truth)?) as Box<dyn Stage>);
-        match play_seed(seed, 60, &truth, start) {
+        match play_seed(seed, 100, &truth, start) {
             Ok(told) => println!("seed {seed}: {} events, {} of them done", told.script.len(), told.done),
             Err(failure) => panic!("{failure}"),
         }

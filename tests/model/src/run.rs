@@ -168,6 +168,8 @@ pub fn play_seed(
     };
     let mut shortest = play(&tree.current());
     let Some(rule) = shortest.violation.as_ref().map(|violation| violation.rule) else { return Ok(shortest) };
+    let whole = shortest.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+    eprintln!("seed {seed} after {} events: {whole}; looking for a shorter story", shortest.script.len());
     let mut tries = 0;
     let mut simpler = tree.simplify();
     while simpler && tries < 400 {

@@ -105,7 +105,7 @@ pub enum Forge {
 
 /// A story.
 pub fn story(longest: usize) -> impl Strategy<Value = Vec<Op>> {
-    vec(op(), 1..longest)
+    vec(op(), longest / 3..longest)
 }
 
 fn claim() -> impl Strategy<Value = u8> {
