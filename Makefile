@@ -11,6 +11,11 @@ CARGO ?= cargo
 CACHE ?= $(HOME)/.cache/dracpu
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/tools/bin/cargo-deny
+FUZZ_VERSION := 0.13.1
+FUZZ := $(CACHE)/tools/bin/cargo-fuzz
+# So long each target is fuzzed; which ones: all, or those that are named.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(notdir $(wildcard fuzz/corpus/*))
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -48,7 +53,7 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) CARGO_TA
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test crash stories soak-claims test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
+.PHONY: help setup demo build image test crash stories soak-claims fuzz test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -144,8 +149,22 @@ cluster: ## a real one-node Kubernetes to play with; stays up (as root; RUNTIME=
 cluster-down: ## take it down, with all that it left anywhere
 	@CACHE=$(CACHE) tests/cluster/cluster.sh down
 
+# With the address sanitizer, which needs a nightly compiler. What is found beyond the corpus in the repository is kept
+# beside the build, for the next run.
+fuzz: setup $(FUZZ) ## every fuzz target for a minute (FUZZ_SECONDS=n; FUZZ_TARGETS=name for one; needs a C++ compiler)
+	@rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal --no-self-update
+	@for target in $(FUZZ_TARGETS); do \
+		echo "== $$target"; \
+		found=$(abspath $(TARGET_DIR))/fuzz/corpus/$$target; mkdir -p "$$found"; \
+		CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/fuzz rustup run nightly $(FUZZ) fuzz run --fuzz-dir fuzz/targets $$target \
+			"$$found" fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1; \
+	done
+
 bench: setup ## criterion benchmarks
 	$(CARGO) bench --workspace
 
 $(DENY):
 	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --debug --no-default-features --root $(CACHE)/tools
+
+$(FUZZ):
+	$(CARGO) install cargo-fuzz --version $(FUZZ_VERSION) --locked --debug --root $(CACHE)/tools

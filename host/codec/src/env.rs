@@ -3,8 +3,13 @@
 
 use super::container::Container;
 use crate::cdi::{ENV_PREFIX, claim_of_device};
+use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::ClaimUid;
+
+/// So much do a container's own variables hold at most: a claim for each of the 8192 CPUs that Linux can have takes
+/// less. Reading them takes part of the two seconds that a hook has, and a pod can set any number of them.
+const MOST_BYTES: usize = 1 << 19;
 
 /// A variable that is not what this driver writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,15 +17,22 @@ use dracpu_ledger::ClaimUid;
 pub enum EnvFault {
     /// Malformed.
     #[error(
-        "variable `{0}` is not a claim's CPU list; names that begin with {ENV_PREFIX} are the driver's, take \
-         it out of the pod"
+        "variable `{}` is not a claim's CPU list; names that begin with {ENV_PREFIX} are the driver's, take \
+         it out of the pod", quoted(.0)
     )]
     Malformed(String),
     /// The runtime knows better.
     #[error(
-        "variable {ENV_PREFIX}{0} is set, but the container was not given that claim; take it out of the pod"
+        "variable {ENV_PREFIX}{} is set, but the container was not given that claim; take it out of the pod",
+        quoted(.0.as_str())
     )]
     NotGiven(ClaimUid),
+    /// More than the driver ever writes.
+    #[error(
+        "variables that begin with {ENV_PREFIX} have {0} bytes, more than {MOST_BYTES} are never the driver's; take \
+         them out of the pod"
+    )]
+    TooLong(usize),
 }
 
 /// What a container says it holds: every variable, in order, a claim as often as it is there. All of it, or
@@ -31,8 +43,13 @@ pub enum EnvFault {
 /// # Errors
 /// [`EnvFault`], which names the variable.
 pub fn said(container: &Container, devices_are_told: bool) -> Result<Vec<(ClaimUid, CpuSet)>, EnvFault> {
+    let own = || container.env.iter().filter(|variable| variable.starts_with(ENV_PREFIX));
+    let bytes = own().map(String::len).sum();
+    if bytes > MOST_BYTES {
+        return Err(EnvFault::TooLong(bytes));
+    }
     let mut said = Vec::new();
-    for variable in container.env.iter().filter(|variable| variable.starts_with(ENV_PREFIX)) {
+    for variable in own() {
         let (uid, cpus) = parse(variable).ok_or_else(|| EnvFault::Malformed(variable.clone()))?;
         if devices_are_told && !given(container).any(|given| given == uid) {
             return Err(EnvFault::NotGiven(uid));
@@ -100,6 +117,19 @@ mod tests {
         let forged = container(&["DRA_CPUSET_u=2"], &["nvidia.com/gpu=0"]);
         assert_eq!(said(&forged, true), Err(EnvFault::NotGiven("u".into())));
         assert!(said(&forged, false).is_ok());
+    }
+
+    #[test]
+    fn what_is_long_is_not_quoted_whole_and_what_is_too_long_is_not_read() {
+        let long = format!("DRA_CPUSET_u={}", "x".repeat(MOST_BYTES / 2));
+        let fault = said(&container(&[&long], &[]), false).unwrap_err();
+        assert!(fault.to_string().len() < 400, "{fault}");
+        let many: Vec<&str> = vec![&long; 2];
+        let bytes = 2 * long.len();
+        assert_eq!(said(&container(&many, &[]), false), Err(EnvFault::TooLong(bytes)));
+        let uid = "u".repeat(MOST_BYTES / 2);
+        let fault = said(&container(&[&format!("DRA_CPUSET_{uid}=1")], &[]), true).unwrap_err();
+        assert!(fault.to_string().len() < 400, "{fault}");
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! The opaque parameters of a claim: `{"apiVersion":"v1alpha1","cpuConfig":{"cpuset":"2-5",…}}`.
 
 use super::claim::{AllocationResult, ConfigSource, OpaqueConfig};
+use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value};
 
@@ -11,7 +12,7 @@ const API_VERSION: &str = "v1alpha1";
 #[non_exhaustive]
 pub enum ConfigFault {
     /// Not the shape.
-    #[error("opaque parameters: {what} must be {expected}, found {found}")]
+    #[error("opaque parameters: {what} must be {expected}, found {}", quoted(.found))]
     WrongType {
         /// Which field.
         what: &'static str,
@@ -21,7 +22,7 @@ pub enum ConfigFault {
         found: String,
     },
     /// A key that nothing reads.
-    #[error("opaque parameters: unknown key `{key}` in {place}; {known} are known")]
+    #[error("opaque parameters: unknown key `{}` in {place}; {known} are known", quoted(.key))]
     UnknownKey {
         /// The key.
         key: String,
@@ -31,10 +32,10 @@ pub enum ConfigFault {
         known: &'static str,
     },
     /// Another version of the format.
-    #[error("opaque parameters: apiVersion is `{0}`, this driver reads `{API_VERSION}`")]
+    #[error("opaque parameters: apiVersion is `{}`, this driver reads `{API_VERSION}`", quoted(.0))]
     ApiVersion(String),
     /// Not a CPU list.
-    #[error("cpuset `{0}` is not a CPU list such as 2-5,8")]
+    #[error("cpuset `{}` is not a CPU list such as 2-5,8", quoted(.0))]
     NotCpus(String),
     /// A class is for many claims, a cpuset for one.
     #[error(
@@ -67,8 +68,8 @@ pub enum ConfigFault {
     },
     /// A strategy that this node does not offer.
     #[error(
-        "strategy `{wanted}` is not allowed on this node; allowed: {allowed} (`allocator` and `allowedStrategies` of \
-         the driver's configuration)"
+        "strategy `{}` is not allowed on this node; allowed: {allowed} (`allocator` and `allowedStrategies` of \
+         the driver's configuration)", quoted(.wanted)
     )]
     Strategy {
         /// The name in the claim or its class.
@@ -79,7 +80,7 @@ pub enum ConfigFault {
     /// One decision is made for a claim, by one strategy.
     #[error(
         "requests {} and {} want different strategies, {} and {}; a claim is decided by one: use a claim for each",
-        .requests[0], .requests[1], .strategies[0], .strategies[1]
+        .requests[0], .requests[1], quoted(&.strategies[0]), quoted(&.strategies[1])
     )]
     TwoStrategies {
         /// Two requests.
@@ -317,6 +318,21 @@ mod tests {
         ] {
             let error = all(&entries, &requests).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_not_quoted_whole() {
+        let long = "x".repeat(100_000);
+        for parameters in [
+            json!(long),
+            json!({ &long: 1 }),
+            json!({ "apiVersion": long }),
+            cpu(json!({ "cpuset": long })),
+            cpu(json!({ "options": [long] })),
+        ] {
+            let error = all(&[entry(ConfigSource::Claim, &[], parameters)], &["r"]).unwrap_err().to_string();
+            assert!(error.len() < 400, "{error}");
         }
     }
 

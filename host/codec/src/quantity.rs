@@ -1,20 +1,22 @@
 //! Quantities as the API carries them. Source: `k8s.io/apimachinery/pkg/api/resource/quantity.go`.
 
+use crate::words::quoted;
+
 /// Why a quantity is not a number of CPUs that a claim can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantityFault {
     /// Not in the format.
-    #[error("`{0}` is not a quantity")]
+    #[error("`{}` is not a quantity", quoted(.0))]
     NotAQuantity(String),
     /// Zero, or less.
-    #[error("{0} CPUs cannot be given; ask for at least 1")]
+    #[error("{} CPUs cannot be given; ask for at least 1", quoted(.0))]
     NotPositive(String),
     /// A fraction.
-    #[error("{0} is not a whole number of CPUs; exclusive CPUs come whole")]
+    #[error("{} is not a whole number of CPUs; exclusive CPUs come whole", quoted(.0))]
     NotWhole(String),
     /// More than any machine has.
-    #[error("{0} CPUs are more than any machine has")]
+    #[error("{} CPUs are more than any machine has", quoted(.0))]
     TooLarge(String),
 }
 
@@ -44,7 +46,12 @@ pub fn whole_cpus(text: &str) -> Result<u32, QuantityFault> {
     let places = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
     let exponent = exponent.saturating_sub(places).saturating_add(i64::try_from(zeros).unwrap_or(i64::MAX));
     let mantissa = significant.parse::<u128>().ok().and_then(|number| number.checked_mul(factor));
-    let mantissa = mantissa.ok_or_else(|| fault(QuantityFault::TooLarge))?;
+    let Some(mantissa) = mantissa else {
+        // More digits than can be counted: unless ten of them stand before the point, it is what follows that is wrong.
+        let before_the_point = exponent.saturating_add(i64::try_from(significant.len()).unwrap_or(i64::MAX));
+        let fraction = exponent < 0 && before_the_point <= 10;
+        return Err(fault(if fraction { QuantityFault::NotWhole } else { QuantityFault::TooLarge }));
+    };
     let power = |by: i64| u32::try_from(by).ok().and_then(|by| 10_u128.checked_pow(by));
     let value = if exponent >= 0 {
         power(exponent).and_then(|power| mantissa.checked_mul(power))
@@ -111,7 +118,7 @@ mod tests {
     fn everything_else_is_told_apart_and_the_value_is_in_the_text() {
         use QuantityFault::{NotAQuantity, NotPositive, NotWhole, TooLarge};
         type Case = (&'static str, fn(String) -> QuantityFault);
-        let cases: [Case; 24] = [
+        let cases: [Case; 26] = [
             ("0", NotPositive),
             ("0m", NotPositive),
             ("-1", NotPositive),
@@ -121,6 +128,8 @@ mod tests {
             ("0.5", NotWhole),
             ("1e-30", NotWhole),
             ("1n", NotWhole),
+            ("1.00000000000000000000000000000000000000000000000001", NotWhole),
+            ("99999999999.0000000000000000000000000000000000000000001", TooLarge),
             ("1e-99999999999999999", NotWhole),
             ("1e30", TooLarge),
             ("1000000000000000000000000000000", TooLarge),
@@ -140,6 +149,14 @@ mod tests {
         for (text, fault) in cases {
             assert_eq!(whole_cpus(text), Err(fault(text.to_owned())), "{text}");
             assert!(fault(text.to_owned()).to_string().contains(text));
+        }
+    }
+
+    #[test]
+    fn long_quantities_are_not_quoted_whole() {
+        for text in ["x".repeat(100_000), "9".repeat(100_000), format!("1.{}1", "0".repeat(100_000))] {
+            let error = whole_cpus(&text).unwrap_err().to_string();
+            assert!(error.len() < 400, "{error}");
         }
     }
 

@@ -48,8 +48,18 @@ impl FromStr for CpuSet {
             if last < first {
                 return Err(CpuListError::Backwards { first, last });
             }
-            let (used, step) = stride.map_or(Ok((1, 1)), |stride| parse_stride(stride, field))?;
-            cpus.extend((first..=last).filter(|cpu| (cpu - first) % step < used));
+            match stride {
+                // Others' lists may name the whole range again and again: not CPU by CPU.
+                None => cpus.insert_range(first, last),
+                Some(stride) => {
+                    let (used, step) = parse_stride(stride, field)?;
+                    let mut start = Some(first);
+                    while let Some(run) = start.filter(|run| *run <= last) {
+                        cpus.insert_range(run, last.min(run.saturating_add(used - 1)));
+                        start = run.checked_add(step);
+                    }
+                }
+            }
         }
         Ok(cpus)
     }
@@ -195,6 +205,18 @@ mod tests {
         let blocks: CpuSet = (0..256).filter(|cpu| cpu % 16 < 4).collect();
         assert_eq!(StridedList(&blocks).to_string(), "0-243:4/16");
         assert_eq!(StridedList(&CpuSet::from([0, 1, 2, 3, 8])).to_string(), "0-3,8");
+    }
+
+    #[test]
+    fn ranges_end_at_any_bit() {
+        for first in [0, 1, 62, 63, 64, 65, 127, 128] {
+            for last in [0, 1, 62, 63, 64, 65, 127, 128, 191, 192, 8191] {
+                if first <= last {
+                    let cpus: CpuSet = (first..=last).collect();
+                    assert_eq!(parse(&format!("{first}-{last}")), Ok(cpus), "{first}-{last}");
+                }
+            }
+        }
     }
 
     proptest! {

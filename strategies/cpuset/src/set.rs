@@ -56,6 +56,22 @@ impl CpuSet {
         added
     }
 
+    /// Adds the CPUs of a range, neither end above [`MAX_CPU_ID`], word by word.
+    pub(crate) fn insert_range(&mut self, first: u32, last: u32) {
+        if first > last || last > MAX_CPU_ID {
+            return;
+        }
+        let (from, to) = ((first / BITS) as usize, (last / BITS) as usize);
+        if to >= self.words.len() {
+            self.words.resize(to + 1, 0);
+        }
+        for (at, word) in self.words.iter_mut().enumerate().take(to + 1).skip(from) {
+            let low = if at == from { first % BITS } else { 0 };
+            let high = if at == to { last % BITS } else { BITS - 1 };
+            *word |= (u64::MAX << low) & (u64::MAX >> (BITS - 1 - high));
+        }
+    }
+
     /// Takes a CPU out. False when it was not there.
     pub fn remove(&mut self, cpu: u32) -> bool {
         let Some(word) = self.words.get_mut((cpu / BITS) as usize) else { return false };

@@ -1,3 +1,4 @@
+use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, Part, StrategyId};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub struct Record {
 pub(crate) enum RecordFault {
     #[error("its record is damaged")]
     Damaged(#[source] serde_json::Error),
-    #[error("its record names CPUs `{0}`, which is not a CPU list")]
+    #[error("its record names CPUs `{}`, which is not a CPU list", quoted(.0))]
     NotCpus(String),
     #[error("its record has version {0}, this driver knows {VERSION}")]
     Newer(u64),

@@ -1,5 +1,6 @@
 use super::name::{ENV_PREFIX, KIND, device_name};
 use super::record::{ANNOTATION, Record, RecordFault};
+use crate::words::{quoted, sentence};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::ClaimUid;
 use serde::{Deserialize, Serialize};
@@ -31,10 +32,10 @@ pub enum SpecFault {
     #[error("it cannot be read")]
     Unreadable(#[source] std::io::Error),
     /// It is cut off, or something else.
-    #[error("it is not a CDI spec")]
-    NotASpec(#[source] serde_json::Error),
+    #[error("it is not a CDI spec: {0}")]
+    NotASpec(String),
     /// It is for another kind of device.
-    #[error("it is for `{0}`, not `{KIND}`")]
+    #[error("it is for `{}`, not `{KIND}`", quoted(.0))]
     OtherKind(String),
     /// It has not exactly the one device that its name promises.
     #[error("it does not have exactly one device `claim-{0}`")]
@@ -111,7 +112,11 @@ pub fn text(uid: &ClaimUid, record: &Record) -> String {
 pub fn parse(uid: &ClaimUid, bytes: &[u8]) -> Result<Content, SpecFault> {
     let spec: Spec = match serde_json::from_slice(bytes) {
         Ok(spec) => spec,
-        Err(error) => return salvage(uid, bytes, SpecFault::NotASpec(error)),
+        // Its words quote the file.
+        Err(error) => {
+            let why = sentence(&error.to_string()).into_owned();
+            return salvage(uid, bytes, SpecFault::NotASpec(why));
+        }
     };
     if spec.kind != KIND {
         return Err(SpecFault::OtherKind(spec.kind));
@@ -156,7 +161,7 @@ fn salvage(uid: &ClaimUid, bytes: &[u8], fault: SpecFault) -> Result<Content, Sp
 impl From<RecordFault> for SpecFault {
     fn from(fault: RecordFault) -> Self {
         let cause = std::error::Error::source(&fault).map(|source| format!(": {source}")).unwrap_or_default();
-        Self::Record(format!("{fault}{cause}"))
+        Self::Record(sentence(&format!("{fault}{cause}")).into_owned())
     }
 }
 
@@ -209,7 +214,7 @@ mod tests {
         let good = text(&"A".into(), &record("2-3"));
         let cut_in_the_list = good.find("=2-3").unwrap() + 2;
         let kept = |doubt| Ok(Content::CpusOnly { cpus: "2-3".parse().unwrap(), doubt: Some(doubt) });
-        let not_json = || SpecFault::NotASpec(serde_json::from_str::<u8>("").unwrap_err());
+        let not_json = || SpecFault::NotASpec(String::new());
         let version = good.replace(r#"\"v\":1"#, r#"\"v\":2"#);
         for (name, text, expected) in [
             ("half", good[..good.len() / 2].to_owned(), kept(not_json())),
@@ -233,6 +238,25 @@ mod tests {
             ("list", good.replace("=2-3", "=2-x"), Err(SpecFault::NoCpus("A".into()))),
         ] {
             assert_eq!(parse(&"A".into(), text.as_bytes()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_long_is_not_quoted_whole() {
+        let good = text(&"A".into(), &record("2-3"));
+        let long = "x".repeat(1 << 20);
+        for text in [
+            good.replace("dra.k8s.io/cpu", &long),
+            good.replace(r#""devices":["#, &format!(r#""devices":["{long}","#)),
+            good.replace(r#"\"v\":1"#, &format!(r#"\"v\":\"{long}\""#)),
+            good.replace(r#"\"blocked\":\"6"#, &format!(r#"\"blocked\":\"{long}"#)),
+        ] {
+            let (Ok(Content::CpusOnly { doubt: Some(fault), .. }) | Err(fault)) =
+                parse(&"A".into(), text.as_bytes())
+            else {
+                panic!("believed");
+            };
+            assert!(fault.to_string().len() < 2000, "{fault}");
         }
     }
 

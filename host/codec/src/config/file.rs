@@ -2,7 +2,7 @@
 
 use super::{ConfigError, LimitsConfig, StrategyConfig};
 use crate::config::values;
-use crate::words::{names, quoted};
+use crate::words::{names, quoted, sentence};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, ConfigError> {
     };
     let document: Option<Value> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let why = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-        refused(format!("the file is not valid YAML: {why}"))
+        refused(format!("the file is not valid YAML: {}", sentence(&why)))
     })?;
     match document {
         None | Some(Value::Null) => Ok(Map::new()),

@@ -12,6 +12,8 @@ pub mod version;
 
 pub use version::Version;
 
+use crate::words::quoted;
+
 /// Bytes that no runtime sends; the connection is useless from here on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -32,7 +34,7 @@ pub enum WireError {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the message says what the fields are")]
 pub enum CallError {
-    #[error("this plugin has no method {service}/{method}")]
+    #[error("this plugin has no method {}/{}", quoted(.service), quoted(.method))]
     UnknownMethod { service: String, method: String },
     #[error("the request cannot be read: {0}")]
     Malformed(#[from] prost::DecodeError),

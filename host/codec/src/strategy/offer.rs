@@ -2,6 +2,7 @@
 
 use crate::strategy::verify::{Lie, Rules};
 use crate::strategy::{Attribute, Offer, answer, description};
+use crate::words::plain;
 
 /// Attributes of one offer. A device carries at most 32, of which the host needs half
 /// (`resource.k8s.io`, `ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
@@ -39,7 +40,7 @@ fn checked(offer: answer::Offer, group: &str, size: usize) -> Result<Offer, Lie>
     }
     let mut checked: Vec<(String, Attribute)> = Vec::with_capacity(attributes.len());
     for (name, value) in attributes {
-        let lie = |why| Lie::Attribute { group: group.to_owned(), name: name.clone(), why };
+        let lie = |why| Lie::Attribute { group: group.to_owned(), name: plain(&name), why };
         name_is_own(&name).map_err(lie)?;
         if checked.iter().any(|(other, _)| *other == name) {
             return Err(lie("given twice"));

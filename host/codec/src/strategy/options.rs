@@ -1,7 +1,7 @@
 //! A strategy's options: JSON objects, later ones over earlier ones key by key, checked against the
 //! strategy's own schema before it sees them.
 
-use crate::words::{listed, quoted, sentence};
+use crate::words::{listed, plain, quoted, sentence};
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value};
 
@@ -63,13 +63,18 @@ impl Schema {
     fn unknown(&self, options: &Value) -> Vec<String> {
         let known = match self.keys.is_empty() {
             true => "this strategy has no options".to_owned(),
-            false => format!("this strategy has the options {}", self.keys.join(", ")),
+            false => self.has(),
         };
         let keys = options.as_object().into_iter().flatten().filter(|(key, _)| !self.keys.contains(key));
         keys.map(|(key, value)| {
             format!("`{}` (set to {}) is no option; {known}", quoted(key), quoted(&value.to_string()))
         })
         .collect()
+    }
+
+    /// Which options there are. Their names are the component's.
+    fn has(&self) -> String {
+        format!("this strategy has the options {}", sentence(&plain(&self.keys.join(", "))))
     }
 
     fn mistake(&self, error: &jsonschema::ValidationError<'_>) -> String {
@@ -82,7 +87,7 @@ impl Schema {
         match key.is_empty() {
             false => format!("option `{}`: {error}", quoted(key)),
             true if self.keys.is_empty() => format!("{error}; this strategy has no options"),
-            true => format!("{error}; this strategy has the options {}", self.keys.join(", ")),
+            true => format!("{error}; {}", self.has()),
         }
     }
 }
