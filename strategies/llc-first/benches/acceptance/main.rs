@@ -1,5 +1,6 @@
 //! How good `llc-first` is: measured against `packed`, the exact online optimum and a clairvoyant, and held against
-//! what is demanded. Prints the figures, and ends with an error when a demand does not hold. `make llc-acceptance`.
+//! what is demanded. Prints the figures, and ends with an error when a demand does not hold. `make llc-acceptance`;
+//! with the argument `quick` a first look, whose means are too rough to end with an error.
 //!
 //! Reading order: `machines`, `load` (what comes and goes), `churn` (plays that to a strategy and measures),
 //! `suite` (all of it), `online` and `clairvoyant` (how good a rule can be), `demands` (the table).
@@ -45,16 +46,17 @@ fn main() -> ExitCode {
     print_cells("devices at random", &cells);
     print_cells("first fit", &first_fit);
 
-    let mut demands = demands::of_checks(&checks);
-    demands.push(demands::of_optimum(&outcomes));
-    demands.extend(demands::of_clairvoyant(&above));
-    demands.extend(demands::of_suite(&cells));
-    demands.extend(demands::of_first_fit(&first_fit));
+    let mut exact = demands::of_checks(&checks);
+    exact.push(demands::of_optimum(&outcomes));
+    let mut sampled = demands::of_clairvoyant(&above);
+    sampled.extend(demands::of_suite(&cells));
+    sampled.extend(demands::of_first_fit(&first_fit));
     println!("\ndemand | measured | holds");
-    for Demand { what, measured, holds } in &demands {
+    for Demand { what, measured, holds } in exact.iter().chain(&sampled) {
         println!("{what} | {measured} | {}", if *holds { "yes" } else { "NO" });
     }
-    match demands.iter().all(|demand| demand.holds) {
+    let hold = |demands: &[Demand]| demands.iter().all(|demand| demand.holds);
+    match hold(&exact) && (quick || hold(&sampled)) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
