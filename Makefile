@@ -53,7 +53,7 @@ RELEASE_ENV = DRACPU_COMMIT=$(DRACPU_COMMIT) CC_$(MUSL_VAR)=$(CROSS_CC) CARGO_TA
 # The driver that the chart's tests ask.
 DRACPU_BIN ?= $(TARGET_DIR)/debug/dracpu
 
-.PHONY: help setup demo build image test crash stories soak-claims fuzz test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench
+.PHONY: help setup demo build image test crash stories soak-claims fuzz test-languages chart-test e2e e2e-guest soak cluster cluster-down lint audit bench llc-acceptance
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -162,6 +162,10 @@ fuzz: setup $(FUZZ) ## every fuzz target for a minute (FUZZ_SECONDS=n; FUZZ_TARG
 
 bench: setup ## criterion benchmarks
 	$(CARGO) bench --workspace
+
+# With the optimisation of components, which the strategies otherwise run as.
+llc-acceptance: setup ## how good llc-first is, held against what is demanded of it (takes minutes; ARGS=quick: a first look)
+	$(CARGO) bench --profile guest -p dracpu-strategy-llc-first --bench acceptance -- $(ARGS)
 
 $(DENY):
 	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --debug --no-default-features --root $(CACHE)/tools
