@@ -119,8 +119,8 @@ cluster: ## a real one-node Kubernetes to play with; stays up (as root; RUNTIME=
 cluster-down: ## take it down, with all that it left anywhere
 	@CACHE=$(CACHE) tests/cluster/cluster.sh down
 
-bench: setup ## criterion benchmarks
-	$(CARGO) bench --workspace
+bench: setup ## criterion benchmarks: machines, the algorithm, components beside native code and the original
+	$(CARGO) bench --workspace --bench '*'
 
 $(DENY):
 	$(CARGO) install cargo-deny --version $(DENY_VERSION) --locked --debug --no-default-features --root $(CACHE)/tools

@@ -1,4 +1,4 @@
-//! The stand-ins and the harness, in reading order: [`cpus`], [`machine`] (what the node is made of),
+//! The stand-ins and the harness, in reading order: [`cpus`], [`machine`] and [`large`] (what the node is made of),
 //! [`api_server`], [`kubelet`], [`cdi_reader`], [`runtime`], [`scheduler`], [`guests`] (strategies), [`daemon`] (the real driver as a child
 //! process), [`node`] (all of them together).
 
@@ -8,6 +8,7 @@ pub mod cpus;
 pub mod daemon;
 pub mod guests;
 pub mod kubelet;
+pub mod large;
 pub mod machine;
 pub mod node;
 mod percent;
