@@ -160,8 +160,8 @@ fuzz: setup $(FUZZ) ## every fuzz target for a minute (FUZZ_SECONDS=n; FUZZ_TARG
 			"$$found" fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1; \
 	done
 
-bench: setup ## criterion benchmarks
-	$(CARGO) bench --workspace
+bench: setup ## criterion benchmarks: machines, the algorithm, components beside native code and the original
+	$(CARGO) bench --workspace --bench '*'
 
 # With the optimisation of components, which the strategies otherwise run as.
 llc-acceptance: setup ## how good llc-first is, held against what is demanded of it (takes minutes; ARGS=quick: a first look)

@@ -25,37 +25,44 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Of this machine.
+    /// Of a machine as if only these CPUs were online.
     #[must_use]
-    pub fn of(machine: &Machine) -> Self {
+    pub fn of(machine: &Machine, cpus: &CpuSet) -> Self {
         let clusters = machine.clusters.len();
-        let place = |cpu: &Cpu| Place {
-            core: cpu.core,
-            node: cpu.numa_node,
-            socket: cpu.socket,
-            cluster: cpu.cluster.unwrap_or(clusters),
-        };
-        let mut by_id = Vec::new();
-        let mut has_clusters = false;
-        for cpu in &machine.cpus {
-            *slot(&mut by_id, cpu.id, None) = Some(place(cpu));
-            // Only the first thread looks, and clusters are no smaller than cores.
-            let size = |sets: &[CpuSet], at: usize| sets.get(at).map_or(0, CpuSet::len);
-            has_clusters |= cpu.thread == 0
-                && cpu.cluster.is_some_and(|at| size(&machine.clusters, at) > size(&machine.cores, cpu.core));
-        }
-        Self {
-            by_id,
-            core_sizes: machine.cores.iter().map(CpuSet::len).collect(),
-            has_clusters,
+        let mut places = Self {
+            by_id: Vec::new(),
+            core_sizes: vec![0; machine.cores.len()],
+            has_clusters: false,
             nodes: machine.numa_nodes.len(),
             sockets: machine.sockets.len(),
             clusters,
+        };
+        let mut cluster_sizes = vec![0; clusters + 1];
+        for cpu in machine.cpus.iter().filter(|cpu| cpus.contains(cpu.id)) {
+            let place = Place {
+                core: cpu.core,
+                node: cpu.numa_node,
+                socket: cpu.socket,
+                cluster: cpu.cluster.unwrap_or(clusters),
+            };
+            *slot(&mut places.by_id, cpu.id, None) = Some(place);
+            let sizes = [places.core_sizes.get_mut(place.core), cluster_sizes.get_mut(place.cluster)];
+            sizes.into_iter().flatten().for_each(|size: &mut usize| *size += 1);
         }
+        let is_larger = |place: &Place| {
+            place.cluster < clusters && cluster_sizes.get(place.cluster) > places.core_sizes.get(place.core)
+        };
+        places.has_clusters = places.by_id.iter().flatten().any(is_larger);
+        places
     }
 
     pub(crate) fn of_cpu(&self, cpu: u32) -> Option<Place> {
         self.by_id.get(usize::try_from(cpu).ok()?).copied().flatten()
+    }
+
+    /// The rows of those of the CPUs that have a place, ascending.
+    fn rows<'a>(&'a self, machine: &'a Machine, cpus: &'a CpuSet) -> impl Iterator<Item = &'a Cpu> {
+        cpus.iter().filter(|cpu| self.of_cpu(*cpu).is_some()).filter_map(|cpu| machine.cpu(cpu))
     }
 
     /// Finds the cores that lie in the list with all their threads.
@@ -99,8 +106,7 @@ pub struct Layout {
     pub threads: usize,
     /// The domains' parts in NUMA nodes and sockets, by lowest CPU.
     pub(crate) cells: Vec<Cell>,
-    /// By CPU id: position of its cell.
-    cell_of: Vec<Option<usize>>,
+    cell_of: ByCpu,
 }
 
 /// A last-level cache, or what stands for one where the kernel shows none.
@@ -126,20 +132,20 @@ impl Layout {
     /// The layout of a group of which these CPUs may be given out.
     #[must_use]
     pub fn of(machine: &Machine, places: &Places, group: &Group, usable: &CpuSet) -> Self {
-        let size = |cpu| Some(machine.cores.get(places.of_cpu(cpu)?.core)?.len());
+        let size = |cpu| places.core_sizes.get(places.of_cpu(cpu)?.core).copied();
         let threads = group.cpus.iter().filter_map(size).max().unwrap_or(1);
         // A cache of its own for each core (as on POWER) tells nothing apart: look one level up.
         let mut level = Unit::CACHES;
         let (domains, domain_of) = loop {
-            let units = Units::of(machine, &group.cpus, level);
+            let units = Units::of(machine, places, &group.cpus, level);
             if !units.are_cores || level == Unit::NUMA_NODES {
-                break units.domains(machine, usable);
+                break units.domains(places, usable);
             }
             level += 1;
         };
         let mut cells: Vec<Cell> = Vec::new();
         let mut of_domain: Vec<Vec<usize>> = vec![Vec::new(); domains.len()];
-        let mut cell_of = Vec::new();
+        let mut cell_of = ByCpu::new();
         for (cpu, domain) in domain_of {
             let (Some(place), Some(known)) = (places.of_cpu(cpu), of_domain.get_mut(domain)) else {
                 continue;
@@ -151,19 +157,59 @@ impl Layout {
                     known.push(cells.len() - 1);
                     cells.len() - 1
                 });
-            *slot(&mut cell_of, cpu, None) = Some(position);
+            cell_of.set(cpu, position);
         }
         Self { domains, threads, cells, cell_of }
     }
 
     /// Position of the CPU's cell; none for a CPU that is not usable.
     pub(crate) fn cell_of(&self, cpu: u32) -> Option<usize> {
-        self.cell_of.get(usize::try_from(cpu).ok()?).copied().flatten()
+        self.cell_of.get(cpu)
     }
 
     /// Position of the CPU's domain.
     pub(crate) fn domain_of(&self, cpu: u32) -> Option<usize> {
         self.cells.get(self.cell_of(cpu)?).map(|cell| cell.domain)
+    }
+}
+
+/// A number for some CPUs. As large as the CPUs are many, wherever they lie: there is one for each group, and groups may
+/// be as many as caches.
+#[derive(Debug)]
+struct ByCpu {
+    /// By CPU id / 64: where its page begins in `numbers`; the first page is that of CPUs without number.
+    pages: Vec<u16>,
+    numbers: Vec<u16>,
+}
+
+const PAGE: usize = 64;
+/// There are no more cells than CPUs.
+const NO_NUMBER: u16 = u16::MAX;
+
+impl ByCpu {
+    fn new() -> Self {
+        Self { pages: Vec::new(), numbers: vec![NO_NUMBER; PAGE] }
+    }
+
+    fn get(&self, cpu: u32) -> Option<usize> {
+        let cpu = usize::try_from(cpu).ok()?;
+        let page = usize::from(*self.pages.get(cpu / PAGE)?);
+        self.numbers
+            .get(page + cpu % PAGE)
+            .filter(|number| **number != NO_NUMBER)
+            .map(|number| (*number).into())
+    }
+
+    fn set(&mut self, cpu: u32, number: usize) {
+        let page = slot(&mut self.pages, cpu / 64, 0);
+        if *page == 0 {
+            *page = u16::try_from(self.numbers.len()).unwrap_or_default();
+            self.numbers.resize(self.numbers.len() + PAGE, NO_NUMBER);
+        }
+        let at = usize::from(*page) + usize::try_from(cpu % 64).unwrap_or_default();
+        if let Some(of_cpu) = self.numbers.get_mut(at) {
+            *of_cpu = u16::try_from(number).unwrap_or(NO_NUMBER);
+        }
     }
 }
 
@@ -179,10 +225,10 @@ struct Units {
 
 impl Units {
     /// As of this level: see [`Machine::domain_of`].
-    fn of(machine: &Machine, cpus: &CpuSet, level: u8) -> Self {
+    fn of(machine: &Machine, places: &Places, cpus: &CpuSet, level: u8) -> Self {
         let mut known: Vec<Option<usize>> = Vec::new();
         let mut new = Self { units: Vec::new(), unit_of: Vec::new(), are_cores: true };
-        for cpu in machine.cpus.iter().filter(|cpu| cpus.contains(cpu.id)) {
+        for cpu in places.rows(machine, cpus) {
             let unit = machine.domain_of(cpu, level);
             let number = machine.number_of(unit);
             if number >= known.len() {
@@ -202,10 +248,10 @@ impl Units {
     }
 
     /// The units with usable CPUs as domains, and the position of each usable CPU's domain.
-    fn domains(self, machine: &Machine, usable: &CpuSet) -> (Vec<Domain>, Vec<(u32, usize)>) {
+    fn domains(self, places: &Places, usable: &CpuSet) -> (Vec<Domain>, Vec<(u32, usize)>) {
         let mut domains: Vec<Domain> = Vec::new();
         let mut of_unit: Vec<Option<usize>> = vec![None; self.units.len()];
-        let mut seen = vec![false; machine.cores.len()];
+        let mut seen = CpuSet::new(); // by position of the core, of which there are no more than CPUs
         let mut domain_of = Vec::new();
         for (cpu, unit) in self.unit_of.into_iter().filter(|(cpu, _)| usable.contains(*cpu)) {
             let Some(known) = of_unit.get_mut(unit) else { continue };
@@ -218,10 +264,10 @@ impl Units {
                 domains.len() - 1
             });
             domain_of.push((cpu, position));
-            let core = machine.cpu(cpu).and_then(|cpu| seen.get_mut(cpu.core));
+            let core = places.of_cpu(cpu).and_then(|place| u32::try_from(place.core).ok());
             if let Some(domain) = domains.get_mut(position) {
                 domain.cpus += 1;
-                domain.cores += usize::from(core.is_some_and(|seen| !std::mem::replace(seen, true)));
+                domain.cores += usize::from(core.is_some_and(|core| seen.insert(core)));
             }
         }
         (domains, domain_of)

@@ -28,8 +28,9 @@ struct Map {
 }
 
 impl Map {
-    fn of(machine: &Machine, terms: &Terms) -> Self {
-        let places = Places::of(machine);
+    /// Of the machine as if only these CPUs were online.
+    fn of(machine: &Machine, cpus: &CpuSet, terms: &Terms) -> Self {
+        let places = Places::of(machine, cpus);
         let layout =
             |group: &Group| Layout::of(machine, &places, group, &terms.node().eligible(machine, &group.cpus));
         Self { layouts: machine.groups.iter().map(layout).collect(), places }
@@ -53,13 +54,14 @@ impl Strategy for LlcFirst {
 
     fn open(machine: Machine, options: Options) -> Result<(Self, Vec<Offer>), Denial> {
         let terms = Terms::new(&machine, options.wishes)?;
-        let map = Map::of(&machine, &terms);
+        let online = machine.online();
+        let map = Map::of(&machine, &online, &terms);
         let mut offers = terms.offers(&machine, &|cpus| cpus)?;
         for (offer, layout) in offers.iter_mut().zip(&map.layouts) {
             offer.attributes = attributes(&machine, layout);
         }
         let threads = terms.first_threads();
-        let first_threads = (*threads != machine.online()).then(|| Map::of(&machine.only(threads), &terms));
+        let first_threads = (*threads != online).then(|| Map::of(&machine, threads, &terms));
         Ok((Self { machine, map, first_threads, terms }, offers))
     }
 

@@ -4,8 +4,9 @@
 //! that machines with uneven units are served as even ones are. `tests/vectors/README.md` describes it in
 //! full, and which answers of the original were faults; `tests/vectors` holds the expected answers.
 
-use crate::layout::{Layout, Unit, sorted, wide};
-use dracpu_strategy_sdk::CpuSet;
+use crate::free::Free;
+use crate::layout::{Layout, Level, Unit, wide};
+use dracpu_strategy_sdk::{CpuSet, ascending};
 
 /// What is taken when no larger unit fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,52 +28,84 @@ pub fn packed(
     placement: Placement,
     prefer_llc: bool,
 ) -> Option<CpuSet> {
-    let free = available.intersection(&layout.online);
-    if count > free.len() {
+    let free = Free::of(layout, available);
+    let all = free.cpus.clone();
+    if count > all.len() {
         return None;
     }
-    let mut packing = Packing { layout, free, need: count, taken: CpuSet::new() };
-    packing.take_whole(Layout::first_order);
-    packing.take_whole(Layout::second_order);
+    let mut packing = Packing { layout, free, need: count };
+    packing.take_whole(layout.first(), &Free::first_order);
+    packing.take_whole(layout.second(), &Free::second_order);
     if prefer_llc {
         packing.caches();
     }
     match placement {
-        Placement::Packed => {
-            packing.take_whole(Layout::core_order);
-            packing.take_singles(Layout::core_order);
-        }
-        Placement::Spread => packing.take_singles(Layout::socket_order),
+        Placement::Packed => packing.cores(),
+        Placement::Spread => packing.take_singles(&packing.free.socket_order()),
     }
-    (packing.need == 0).then_some(packing.taken)
+    (packing.need == 0).then(|| all.difference(&packing.free.cpus))
 }
 
 /// Chooses whole cores that make up exactly `count` CPUs, for machines whose cores differ in threads.
 /// Earlier cores of the core order are preferred. None when the available whole cores do not add up.
 #[must_use]
 pub fn whole_cores(layout: &Layout, available: &CpuSet, count: usize) -> Option<CpuSet> {
-    let free = available.intersection(&layout.online);
-    let mut cores = layout.core_order(&free);
-    cores.retain(|core| core.cpus.is_subset(&free));
+    let free = Free::of(layout, available);
+    let cores = free.core_order().into_iter();
+    let mut sums = Sums::new(count);
     // By sum: the core with which the sum was first reached. The rest of it is made of earlier cores.
-    let mut reached: Vec<Option<&Unit>> = vec![None; count + 1];
-    for core in cores {
-        for sum in (core.size..=count).rev() {
-            let rest = sum - core.size;
-            let open = reached.get(sum).is_some_and(Option::is_none);
-            if open && (rest == 0 || reached.get(rest).is_some_and(Option::is_some)) {
-                reached.get_mut(sum).map(|reached| reached.replace(core));
-            }
+    let mut reached: Vec<Option<Unit>> = vec![None; count + 1];
+    for core in cores.filter(|core| free.is_whole(*core)) {
+        if count == 0 || reached.get(count).is_some_and(Option::is_some) {
+            break;
+        }
+        for sum in sums.add(layout.size(core)) {
+            reached.get_mut(sum).map(|reached| reached.replace(core));
         }
     }
     let mut chosen = CpuSet::new();
     let mut need = count;
     while need > 0 {
         let core = reached.get(need).copied().flatten()?;
-        chosen.extend_from(&core.cpus);
-        need -= core.size;
+        chosen.extend(layout.members(core));
+        need -= layout.size(core);
     }
     Some(chosen)
+}
+
+/// The sums that some of the numbers added so far make up: bit `i` of word `w` is the sum `64 * w + i`.
+struct Sums {
+    words: Vec<u64>,
+    most: usize,
+}
+
+impl Sums {
+    fn new(most: usize) -> Self {
+        let mut words = vec![0; most / 64 + 1];
+        words.iter_mut().take(1).for_each(|word| *word = 1);
+        Self { words, most }
+    }
+
+    /// The sums that this number makes up for the first time.
+    fn add(&mut self, number: usize) -> Vec<usize> {
+        let (by_words, by_bits) = (number / 64, number % 64);
+        let shifted = |at: usize| {
+            let word = |back: usize| at.checked_sub(by_words + back).and_then(|at| self.words.get(at));
+            let low = word(0).map_or(0, |word| word << by_bits);
+            low | word(1).filter(|_| by_bits > 0).map_or(0, |word| word >> (64 - by_bits))
+        };
+        let new: Vec<u64> = self.words.iter().enumerate().map(|(at, known)| shifted(at) & !known).collect();
+        let mut sums = Vec::new();
+        for (at, (word, mut new)) in self.words.iter_mut().zip(new).enumerate() {
+            *word |= new;
+            while new != 0 {
+                sums.extend(usize::try_from(new.trailing_zeros()).map(|bit| 64 * at + bit));
+                new &= new - 1;
+            }
+        }
+        sums.retain(|sum| *sum <= self.most);
+        sums
+    }
 }
 
 /// The CPUs of as few of these disjoint parts as hold `count`, in one NUMA node where that takes no more of
@@ -82,20 +115,29 @@ pub fn whole_cores(layout: &Layout, available: &CpuSet, count: usize) -> Option<
 pub fn fewest_parts(layout: &Layout, parts: &[CpuSet], count: usize) -> Option<CpuSet> {
     let mut all = CpuSet::new();
     parts.iter().for_each(|part| all.extend_from(part));
-    let nodes = layout.numa_order(&all);
-    let node_of = |part: &CpuSet| nodes.iter().position(|node| !node.cpus.is_disjoint(part));
-    let parts: Vec<(usize, &CpuSet)> =
-        sorted(parts.iter().map(|part| node_of(part).map_or(u64::MAX, wide)).zip(0..))
-            .into_iter()
-            .filter_map(|at| parts.get(at))
-            .map(|part| (part.len(), part))
-            .collect();
-    let fewest = cover(&parts, count)?;
-    let in_node = |node: &&Unit| {
-        let within: Vec<_> = parts.iter().copied().filter(|(_, part)| part.is_subset(&node.cpus)).collect();
+    let nodes = Free::of(layout, &all).numa_order();
+    let mut rank_of = vec![usize::MAX; layout.unit_count()];
+    for (rank, node) in nodes.iter().enumerate() {
+        rank_of.get_mut(*node).map(|of| std::mem::replace(of, rank));
+    }
+    let rank = |cpu| layout.unit_of(cpu, Level::NumaNode).and_then(|node| rank_of.get(node).copied());
+    // By part: its first and last NUMA node in that order.
+    let span = |part: &CpuSet| {
+        let ranks = || part.iter().filter_map(rank);
+        (ranks().min().unwrap_or(usize::MAX), ranks().max().unwrap_or(usize::MAX))
+    };
+    let spans: Vec<(usize, usize)> = parts.iter().map(span).collect();
+    let by_node = ascending(spans.iter().zip(0..).map(|((first, _), at)| (wide(*first), at)).collect());
+    let parts: Vec<(&CpuSet, (usize, usize))> =
+        by_node.into_iter().filter_map(|at| Some((parts.get(at)?, *spans.get(at)?))).collect();
+    let all: Vec<(usize, &CpuSet)> = parts.iter().map(|(part, _)| (part.len(), *part)).collect();
+    let fewest = cover(&all, count)?;
+    let in_node = |node: usize| {
+        let within = parts.iter().zip(&all).filter(|((_, span), _)| *span == (node, node));
+        let within: Vec<_> = within.map(|(_, part)| *part).collect();
         cover(&within, count).filter(|chosen| chosen.len() == fewest.len())
     };
-    let chosen = nodes.iter().find_map(in_node).unwrap_or(fewest);
+    let chosen = (0..nodes.len()).find_map(in_node).unwrap_or(fewest);
     let mut cpus = CpuSet::new();
     chosen.into_iter().for_each(|part| cpus.extend_from(part));
     Some(cpus)
@@ -103,7 +145,7 @@ pub fn fewest_parts(layout: &Layout, parts: &[CpuSet], count: usize) -> Option<C
 
 /// The largest parts, until one can hold what is left; of those the smallest.
 fn cover<'a>(parts: &[(usize, &'a CpuSet)], count: usize) -> Option<Vec<&'a CpuSet>> {
-    let largest_first = sorted(parts.iter().map(|(size, _)| !wide(*size)).zip(0..));
+    let largest_first = ascending(parts.iter().map(|(size, _)| !wide(*size)).zip(0..).collect());
     let mut left = largest_first.into_iter().filter_map(|at| parts.get(at)).peekable();
     let mut rest = count;
     let mut chosen = Vec::new();
@@ -130,41 +172,76 @@ fn cover<'a>(parts: &[(usize, &'a CpuSet)], count: usize) -> Option<Vec<&'a CpuS
 /// A choice in the making.
 struct Packing<'a> {
     layout: &'a Layout,
-    free: CpuSet,
+    free: Free<'a>,
     need: usize,
-    taken: CpuSet,
 }
 
-/// The units of one level that have a free CPU, in the order in which to look at them.
-type Order = for<'a> fn(&'a Layout, &CpuSet) -> Vec<&'a Unit>;
+impl<'a> Packing<'a> {
+    fn take(&mut self, cpu: u32) {
+        self.free.take(cpu);
+        self.need = self.need.saturating_sub(1);
+    }
 
-impl Packing<'_> {
-    fn take(&mut self, cpus: &CpuSet) {
-        self.free.subtract(cpus);
-        self.taken.extend_from(cpus);
-        self.need = self.need.saturating_sub(cpus.len());
+    fn can_take(&self, unit: Unit) -> bool {
+        let size = self.layout.size(unit);
+        self.need >= size && self.free.count(unit) == size
     }
 
     /// Takes every unit that is free as a whole and not larger than what is still needed.
-    fn take_whole(&mut self, order: Order) {
-        if self.need == 0 {
-            return;
+    fn take_whole(&mut self, level: Level, order: &dyn Fn(&Free<'a>) -> Vec<Unit>) {
+        if self.need == 0 || !self.layout.units(level).any(|unit| self.can_take(unit)) {
+            return; // as mostly: an order takes longer than this look
         }
-        for unit in order(self.layout, &self.free) {
-            if self.need >= unit.size && unit.cpus.is_subset(&self.free) {
-                self.take(&unit.cpus);
+        for unit in order(&self.free) {
+            self.take_if_whole(unit);
+        }
+    }
+
+    fn take_if_whole(&mut self, unit: Unit) {
+        if self.can_take(unit) {
+            for cpu in self.layout.members(unit) {
+                self.take(cpu);
             }
         }
     }
 
     /// Takes the free CPUs of each unit, ascending, until nothing is needed.
-    fn take_singles(&mut self, order: Order) {
+    fn take_singles(&mut self, order: &[Unit]) {
+        for unit in order {
+            for cpu in self.layout.members(*unit) {
+                if self.need == 0 {
+                    return;
+                }
+                if self.free.cpus.contains(cpu) {
+                    self.take(cpu);
+                }
+            }
+        }
+    }
+
+    /// Whole cores, then single CPUs core by core. Cores are ranked where they are come to: what was taken before
+    /// changes the rank of none, as it was all that was free, or could be taken, of other cores.
+    fn cores(&mut self) {
         if self.need == 0 {
             return;
         }
-        for unit in order(self.layout, &self.free) {
-            let some: CpuSet = unit.cpus.intersection(&self.free).iter().take(self.need).collect();
-            self.take(&some);
+        let nesting = &self.layout.cores_in_second;
+        if self.layout.units(Level::Core).any(|core| self.can_take(core)) {
+            for outer in self.free.second_order() {
+                for core in self.free.rank_in(nesting, outer) {
+                    self.take_if_whole(core);
+                }
+                if self.need == 0 {
+                    return;
+                }
+            }
+        }
+        for outer in self.free.second_order() {
+            let cores = self.free.rank_in(nesting, outer);
+            self.take_singles(&cores);
+            if self.need == 0 {
+                return;
+            }
         }
     }
 
@@ -174,11 +251,11 @@ impl Packing<'_> {
             return;
         }
         let mut whole_taken = false;
-        for cache in self.layout.llc_order(&self.free) {
+        for cache in self.free.cache_order() {
             // One walk is enough: caches are disjoint and the need only shrinks, so that a second walk
             // would skip what the first one skipped.
-            if !whole_taken && self.need >= cache.size {
-                self.take_whole(Layout::llc_order);
+            if !whole_taken && self.need >= self.layout.size(cache) {
+                self.take_whole(Level::Cache, &Free::cache_order);
                 whole_taken = true;
             }
             if self.need == 0 {
@@ -193,30 +270,52 @@ impl Packing<'_> {
 
     /// All that is needed from one cache, or nothing. Cores come in key order and count with all their
     /// installed threads, so that a cache with half-used cores may be refused though enough is free.
-    fn part_of_cache(&mut self, cache: &Unit) {
+    fn part_of_cache(&mut self, cache: Unit) {
+        let nesting = &self.layout.cores_in_caches;
+        if !nesting.any_spans && self.free.count(cache) < self.need {
+            return;
+        }
         let mut threads = 0;
         let mut candidates = CpuSet::new();
-        for core in self.layout.cores.touched(&self.free.intersection(&cache.cpus)) {
+        for core in nesting.within(cache).filter(|core| self.free.is_free_in(*core, nesting, cache)) {
             if threads >= self.need {
                 break;
             }
-            threads += core.size;
-            candidates.extend_from(&core.cpus.intersection(&self.free));
+            threads += self.layout.size(core);
+            candidates.extend(self.free.of_unit(core));
         }
-        if candidates.len() < self.need {
+        let mut count = candidates.len();
+        if count < self.need {
             return;
         }
         // The surplus is dropped from the core with the highest CPU, its highest CPUs first.
-        while candidates.len() > self.need {
-            let Some((_, core)) = candidates.last().and_then(|cpu| self.layout.cores.unit_of(cpu)) else {
-                return;
-            };
-            while candidates.len() > self.need
-                && let Some(cpu) = candidates.intersection(&core.cpus).last()
-            {
-                candidates.remove(cpu);
+        while count > self.need {
+            let highest = candidates.last().and_then(|cpu| self.layout.unit_of(cpu, Level::Core));
+            let Some(core) = highest else { return };
+            for cpu in self.layout.members(core).rev() {
+                if count > self.need && candidates.remove(cpu) {
+                    count -= 1;
+                }
             }
         }
-        self.take(&candidates);
+        for cpu in &candidates {
+            self.take(cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_told_once_and_end_at_the_most() {
+        let mut sums = Sums::new(130);
+        assert_eq!(sums.add(64), [64]);
+        assert_eq!(sums.add(64), [128]);
+        assert_eq!(sums.add(3), [3, 67]);
+        assert_eq!(sums.add(3), [6, 70]);
+        assert_eq!(sums.add(64), [0; 0]);
+        assert_eq!(Sums::new(0).add(1), [0; 0]);
     }
 }

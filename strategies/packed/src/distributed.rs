@@ -1,8 +1,9 @@
 //! An even split over the fewest NUMA nodes that can hold it, leaving the nodes as even as possible.
 
 use crate::algorithm::{Placement, packed};
-use crate::layout::{Layout, sorted, wide};
-use dracpu_strategy_sdk::CpuSet;
+use crate::free::Free;
+use crate::layout::{Layout, wide};
+use dracpu_strategy_sdk::{CpuSet, ascending};
 
 /// What is left of the work that the searches of one claim may do.
 ///
@@ -51,18 +52,18 @@ pub fn distributed(
     placement: Placement,
     budget: &mut SearchBudget,
 ) -> Option<CpuSet> {
-    let free = available.intersection(&layout.online);
-    if count > free.len() {
+    let free = Free::of(layout, available);
+    if count > free.cpus.len() {
         return None;
     }
-    let nodes: Vec<CpuSet> =
-        layout.numa_order(&free).into_iter().map(|node| node.cpus.intersection(&free)).collect();
+    let nodes = free.numa_order().into_iter().map(|node| free.of_unit(node).collect());
+    let nodes: Vec<CpuSet> = nodes.collect();
     let split = (group > 0 && count.is_multiple_of(group))
         .then(|| Search::new(&nodes, count, group).split(budget))
         .flatten();
     split
         .and_then(|split| split.take(layout, nodes, placement))
-        .or_else(|| packed(layout, &free, count, placement, false))
+        .or_else(|| packed(layout, &free.cpus, count, placement, false))
 }
 
 /// How many CPUs to take from which nodes, by their position.
@@ -184,8 +185,8 @@ impl Search {
     /// The nodes that hold most, in order; none when even they do not hold what is asked, so that no
     /// subset of this size does.
     fn widest(&self, eligible: &[usize], nodes: usize) -> Option<Vec<usize>> {
-        let by_held = sorted(eligible.iter().map(|node| (!wide(self.held_by(*node)), *node))); // most first
-        let widest = sorted(by_held.into_iter().take(nodes).map(|node| (0, node)));
+        let by_held = ascending(eligible.iter().map(|node| (!wide(self.held_by(*node)), *node)).collect()); // most first
+        let widest = ascending(by_held.into_iter().take(nodes).map(|node| (0, node)).collect());
         (widest.len() == nodes && self.holds_all(&widest)).then_some(widest)
     }
 
@@ -193,7 +194,7 @@ impl Search {
     /// and each further group from the node that has most left, would leave the nodes most even; whether a
     /// split can do that is another matter.
     fn lowest_score(&self, eligible: &[usize], nodes: usize, each: usize) -> u64 {
-        let by_free = sorted(eligible.iter().map(|node| (!wide(self.free_of(*node)), *node))); // most first
+        let by_free = ascending(eligible.iter().map(|node| (!wide(self.free_of(*node)), *node)).collect()); // most first
         let mut squares = self.squares;
         let mut left: Vec<usize> = Vec::with_capacity(nodes);
         for node in by_free.into_iter().take(nodes) {
@@ -233,7 +234,7 @@ impl Search {
         let candidates: Vec<usize> =
             subset.iter().copied().filter(|node| left_of(*node) >= self.group).collect();
         let held = |node: usize| self.held_by(node) - each; // `each` is whole groups too
-        let widest = sorted(candidates.iter().map(|node| (!wide(held(*node)), *node))); // most first
+        let widest = ascending(candidates.iter().map(|node| (!wide(held(*node)), *node)).collect()); // most first
         let mut left = Vec::with_capacity(candidates.len());
         for nodes in (1..=candidates.len()).rev() {
             if widest.iter().take(nodes).map(|node| held(*node)).sum::<usize>() < rest {

@@ -1,32 +1,59 @@
-use dracpu_strategy_sdk::{CpuSet, Machine};
+use dracpu_strategy_sdk::{Cpu, CpuSet, Machine, ascending};
+use std::ops::Range;
 
-/// The machine as the algorithm sees it: levels of units, each unit a set of installed CPUs.
+/// The machine as the algorithm sees it: levels of units, each unit a set of installed CPUs. Lists by number
+/// instead of sets, so that all of it is linear in the CPUs.
 #[derive(Debug)]
 pub struct Layout {
-    pub(crate) cores: Level,
-    /// Level 3 caches. CPUs without one are in no unit; a last-level cache below level 3 is none: the
-    /// kubelet's uncore cache is the L3.
-    pub(crate) llcs: Level,
-    pub(crate) numa_nodes: Level,
-    pub(crate) sockets: Level,
+    /// By CPU id: the units that it is in.
+    places: Vec<Place>,
+    /// By unit: where its CPUs begin in `members`; one more entry for the end of the last.
+    starts: Vec<usize>,
+    /// CPU ids, by unit, ascending within it.
+    members: Vec<u16>,
+    /// The units of each level, in the order of their keys.
+    levels: [Range<Unit>; LEVELS],
     /// At least as many sockets as NUMA nodes with CPUs: NUMA nodes are then the larger unit, or equal.
-    pub(crate) numa_first: bool,
+    numa_first: bool,
+    pub(crate) second_in_first: Nesting,
+    pub(crate) cores_in_second: Nesting,
+    pub(crate) caches_in_nodes: Nesting,
+    pub(crate) cores_in_caches: Nesting,
     pub(crate) online: CpuSet,
 }
 
-/// Units of one kind: disjoint sets of CPUs, in the order of their keys.
-#[derive(Debug)]
-pub(crate) struct Level {
-    units: Vec<Unit>,
-    /// By CPU id: the position of its unit.
-    unit_of: Vec<Option<usize>>,
+/// A core, a cache, a NUMA node or a socket: its number among all of them.
+pub(crate) type Unit = usize;
+
+/// Kinds of units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    Core,
+    /// Level 3 caches. CPUs without one are in no unit; a last-level cache below level 3 is none: the
+    /// kubelet's uncore cache is the L3.
+    Cache,
+    NumaNode,
+    Socket,
 }
 
-/// A core, a cache, a NUMA node or a socket.
-#[derive(Debug)]
-pub(crate) struct Unit {
-    pub(crate) cpus: CpuSet,
-    pub(crate) size: usize,
+const LEVELS: usize = 4;
+
+/// Units by level. 16 bits hold the units of 8192 CPUs, and keep all that a choice looks at close together.
+type Place = [u16; LEVELS];
+
+/// In a place: no unit of that level.
+const NOWHERE: u16 = u16::MAX;
+
+impl Level {
+    fn of<T>(self, all: &[T; LEVELS]) -> &T {
+        let [core, cache, node, socket] = all;
+        match self {
+            Self::Core => core,
+            Self::Cache => cache,
+            Self::NumaNode => node,
+            Self::Socket => socket,
+        }
+    }
 }
 
 impl Layout {
@@ -34,145 +61,236 @@ impl Layout {
     /// (kernel core id, socket id), cache = (kernel cache id, socket id), NUMA node and socket = kernel id.
     #[must_use]
     pub fn of(machine: &Machine) -> Self {
-        let socket_ids = machine.sockets.iter().map(|socket| order_preserving(socket.id));
-        let sockets = Level::of(socket_ids.zip(machine.sockets.iter().map(|socket| &socket.cpus)));
-        // Socket positions in the level just made keep the order of the ids and leave room for another id.
-        let key = |id: u32, cpus: &CpuSet| {
-            let socket =
-                cpus.first().and_then(|cpu| sockets.unit_of(cpu)).map_or(0, |(position, _)| position);
-            (u64::from(id) << 32) + u64::try_from(socket).unwrap_or_default()
+        Self::only(machine, &machine.online())
+    }
+
+    /// The layout of a machine as if only these CPUs were online.
+    #[must_use]
+    pub fn only(machine: &Machine, cpus: &CpuSet) -> Self {
+        let rows: Vec<&Cpu> = machine.cpus.iter().filter(|cpu| cpus.contains(cpu.id)).collect();
+        let socket_id = |cpu: &Cpu| machine.sockets.get(cpu.socket).map_or(0, |socket| socket.id);
+        let sockets = Column::of(&rows, &|cpu| Some(cpu.socket), &|_, cpu| order_preserving(socket_id(cpu)));
+        let node_id = |cpu: &Cpu| machine.numa_nodes.get(cpu.numa_node).map_or(0, |node| node.id);
+        let nodes = Column::of(&rows, &|cpu| Some(cpu.numa_node), &|_, cpu| node_id(cpu).into());
+        // Socket positions keep the order of the ids and leave room for another id.
+        let key = |row: usize, id: u32| {
+            (u64::from(id) << 32) + sockets.positions.get(row).copied().map_or(0, u64::from)
         };
-        let core_id =
-            |cpus: &CpuSet| cpus.first().and_then(|cpu| machine.cpu(cpu)).map_or(0, |cpu| cpu.core_id);
-        let cores = Level::of(machine.cores.iter().map(|cpus| (key(core_id(cpus), cpus), cpus)));
-        let caches = machine.caches.iter().filter(|cache| cache.level >= 3);
-        let llcs = Level::of(caches.map(|cache| (key(cache.id, &cache.cpus), &cache.cpus)));
-        let numa_nodes = Level::of(machine.numa_nodes.iter().map(|node| (u64::from(node.id), &node.cpus)));
-        Self {
-            cores,
-            llcs,
-            numa_first: sockets.units.len() >= numa_nodes.units.len(),
-            numa_nodes,
-            sockets,
-            online: machine.online(),
+        let cores = Column::of(&rows, &|cpu| Some(cpu.core), &|row, cpu| key(row, cpu.core_id));
+        let cache = |cpu: &Cpu| machine.caches.get(cpu.llc?).filter(|cache| cache.level >= 3);
+        let cache_at = |cpu: &Cpu| cpu.llc.filter(|_| cache(cpu).is_some());
+        let caches =
+            Column::of(&rows, &cache_at, &|row, cpu| key(row, cache(cpu).map_or(0, |cache| cache.id)));
+
+        let mut layout = Self {
+            places: vec![[NOWHERE; LEVELS]; rows.last().map_or(0, |cpu| at(cpu.id) + 1)],
+            starts: vec![0],
+            members: Vec::with_capacity(LEVELS * rows.len()),
+            levels: [const { 0..0 }; LEVELS],
+            numa_first: sockets.count >= nodes.count,
+            second_in_first: Nesting::default(),
+            cores_in_second: Nesting::default(),
+            caches_in_nodes: Nesting::default(),
+            cores_in_caches: Nesting::default(),
+            online: rows.iter().map(|cpu| cpu.id).collect(),
+        };
+        let columns = [cores, caches, nodes, sockets];
+        for (level, column) in columns.iter().enumerate() {
+            layout.add(level, &rows, column);
+        }
+        let (first, second) = (layout.first(), layout.second());
+        layout.second_in_first = Nesting::of(&layout, second, first);
+        layout.cores_in_second = Nesting::of(&layout, Level::Core, second);
+        layout.caches_in_nodes = Nesting::of(&layout, Level::Cache, Level::NumaNode);
+        layout.cores_in_caches = Nesting::of(&layout, Level::Core, Level::Cache);
+        layout
+    }
+
+    fn add(&mut self, level: usize, rows: &[&Cpu], column: &Column) {
+        let first = self.starts.len() - 1;
+        let mut sizes = vec![0; column.count];
+        for position in &column.positions {
+            if let Some(size) = sizes.get_mut(usize::from(*position)) {
+                *size += 1;
+            }
+        }
+        let mut end = self.members.len();
+        let mut ends = Vec::with_capacity(column.count);
+        for size in sizes {
+            ends.push(end); // of what is filled in so far
+            end += size;
+            self.starts.push(end);
+        }
+        self.members.resize(end, 0);
+        for (cpu, position) in rows.iter().zip(&column.positions) {
+            let position = usize::from(*position);
+            let Some(at_end) = ends.get_mut(position) else { continue };
+            if let Some(member) = self.members.get_mut(*at_end) {
+                *member = small(at(cpu.id));
+            }
+            *at_end += 1;
+            if let Some(unit) = self.places.get_mut(at(cpu.id)).and_then(|place| place.get_mut(level)) {
+                *unit = small(first + position);
+            }
+        }
+        if let Some(units) = self.levels.get_mut(level) {
+            *units = first..first + column.count;
         }
     }
 
-    /// The largest units: NUMA nodes or sockets.
-    pub(crate) fn first_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        if self.numa_first { self.numa_order(free) } else { self.socket_order(free) }
+    /// The level of the largest units: NUMA nodes or sockets.
+    pub(crate) fn first(&self) -> Level {
+        if self.numa_first { Level::NumaNode } else { Level::Socket }
     }
 
     /// The other of the two.
-    pub(crate) fn second_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        if self.numa_first { self.socket_order(free) } else { self.numa_order(free) }
+    pub(crate) fn second(&self) -> Level {
+        if self.numa_first { Level::Socket } else { Level::NumaNode }
     }
 
-    /// NUMA nodes with a free CPU, in the order in which the algorithm fills them.
-    pub(crate) fn numa_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        if self.numa_first {
-            self.numa_nodes.rank(free)
-        } else {
-            self.numa_nodes.rank_within(free, &self.socket_order(free))
+    /// All units of all levels.
+    pub(crate) fn unit_count(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    pub(crate) fn units(&self, level: Level) -> Range<Unit> {
+        level.of(&self.levels).clone()
+    }
+
+    /// The unit of a CPU.
+    pub(crate) fn unit_of(&self, cpu: u32, level: Level) -> Option<Unit> {
+        let unit = *level.of(self.places.get(at(cpu))?);
+        (unit != NOWHERE).then(|| unit.into())
+    }
+
+    /// The units of a CPU.
+    pub(crate) fn units_of(&self, cpu: u32) -> impl Iterator<Item = Unit> {
+        let place = self.places.get(at(cpu)).copied().unwrap_or([NOWHERE; LEVELS]);
+        place.into_iter().filter(|unit| *unit != NOWHERE).map(usize::from)
+    }
+
+    /// The installed CPUs of a unit, ascending.
+    pub(crate) fn members(&self, unit: Unit) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        let range = self.range(unit);
+        self.members.get(range).unwrap_or_default().iter().map(|cpu| u32::from(*cpu))
+    }
+
+    /// How many those are.
+    pub(crate) fn size(&self, unit: Unit) -> usize {
+        self.range(unit).len()
+    }
+
+    fn range(&self, unit: Unit) -> Range<usize> {
+        match self.starts.get(unit..unit + 2) {
+            Some([start, end]) => *start..*end,
+            _ => 0..0,
         }
-    }
-
-    pub(crate) fn socket_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        if self.numa_first {
-            self.sockets.rank_within(free, &self.numa_order(free))
-        } else {
-            self.sockets.rank(free)
-        }
-    }
-
-    pub(crate) fn core_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        self.cores.rank_within(free, &self.second_order(free))
-    }
-
-    pub(crate) fn llc_order(&self, free: &CpuSet) -> Vec<&Unit> {
-        self.llcs.rank_within(free, &self.numa_order(free))
     }
 }
 
-impl Level {
-    fn of<'a>(keyed: impl Iterator<Item = (u64, &'a CpuSet)>) -> Self {
-        let (keys, sets): (Vec<u64>, Vec<&CpuSet>) = keyed.filter(|(_, cpus)| !cpus.is_empty()).unzip();
-        let mut units = Vec::with_capacity(sets.len());
-        let mut unit_of = Vec::new();
-        for (position, index) in sorted(keys.into_iter().zip(0..)).into_iter().enumerate() {
-            let Some(cpus) = sets.get(index) else { continue };
-            units.push(Unit { cpus: CpuSet::clone(cpus), size: cpus.len() });
-            for cpu in cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok()) {
-                if cpu >= unit_of.len() {
-                    unit_of.resize(cpu + 1, None);
-                }
-                if let Some(unit) = unit_of.get_mut(cpu) {
-                    *unit = Some(position);
-                }
+/// For each row of a machine the position of its unit among those of a level.
+struct Column {
+    positions: Vec<u16>,
+    count: usize,
+}
+
+impl Column {
+    /// Units are told by an index of the machine, and ordered by the key of their first CPU.
+    fn of(rows: &[&Cpu], index: &dyn Fn(&Cpu) -> Option<usize>, key: &dyn Fn(usize, &Cpu) -> u64) -> Self {
+        let mut keys: Vec<Option<u64>> = Vec::new();
+        for (row, cpu) in rows.iter().enumerate() {
+            let Some(index) = index(cpu) else { continue };
+            if index >= keys.len() {
+                keys.resize(index + 1, None);
+            }
+            if let Some(known) = keys.get_mut(index) {
+                known.get_or_insert_with(|| key(row, cpu));
             }
         }
-        Self { units, unit_of }
-    }
-
-    /// The unit of a CPU, and its position in key order.
-    pub(crate) fn unit_of(&self, cpu: u32) -> Option<(usize, &Unit)> {
-        let position = self.unit_of.get(usize::try_from(cpu).ok()?).copied().flatten()?;
-        Some((position, self.units.get(position)?))
-    }
-
-    /// Units with a CPU in `cpus`, in key order.
-    pub(crate) fn touched(&self, cpus: &CpuSet) -> Vec<&Unit> {
-        let mut positions = sorted(cpus.iter().filter_map(|cpu| Some((0, self.unit_of(cpu)?.0))));
-        positions.dedup();
-        positions.into_iter().filter_map(|position| self.units.get(position)).collect()
-    }
-
-    /// Units with a free CPU: fewest free first, ties in key order.
-    fn rank(&self, free: &CpuSet) -> Vec<&Unit> {
-        let counted = self.counts(free).into_iter().zip(0..).filter(|(count, _)| *count > 0);
-        sorted(counted).into_iter().filter_map(|position| self.units.get(position)).collect()
-    }
-
-    /// For each parent in order, the units with a free CPU in it, ranked by their free CPUs in the whole
-    /// machine. A unit that several parents touch counts at the first.
-    fn rank_within(&self, free: &CpuSet, parents: &[&Unit]) -> Vec<&Unit> {
-        let mut counts = self.counts(free);
-        let mut order = Vec::with_capacity(counts.len());
-        for parent in parents {
-            let mut ranked = Vec::new();
-            for cpu in &free.intersection(&parent.cpus) {
-                let Some((position, _)) = self.unit_of(cpu) else { continue };
-                let Some(count) = counts.get_mut(position) else { continue };
-                // A count that is used up marks the unit as listed.
-                if *count > 0 {
-                    ranked.push((std::mem::take(count), position));
-                }
-            }
-            order.extend(
-                sorted(ranked.into_iter()).into_iter().filter_map(|position| self.units.get(position)),
-            );
-        }
-        order
-    }
-
-    /// How many of the CPUs are in each unit.
-    fn counts(&self, cpus: &CpuSet) -> Vec<u64> {
-        let mut counts = vec![0; self.units.len()];
-        for cpu in cpus {
-            if let Some(count) = self.unit_of(cpu).and_then(|(position, _)| counts.get_mut(position)) {
-                *count += 1;
+        let mut position_of = vec![NOWHERE; keys.len()];
+        let order =
+            ascending(keys.into_iter().zip(0..).filter_map(|(key, index)| Some((key?, index))).collect());
+        for (position, index) in order.iter().enumerate() {
+            if let Some(of) = position_of.get_mut(*index) {
+                *of = small(position);
             }
         }
-        counts
+        let position = |cpu: &&Cpu| index(cpu).and_then(|index| position_of.get(index).copied());
+        let positions = rows.iter().map(|cpu| position(cpu).unwrap_or(NOWHERE)).collect();
+        Self { positions, count: order.len() }
     }
 }
 
-/// Positions by ascending key, ties by position. All sorting goes through here: each further type that is
-/// sorted costs the component some kilobytes.
-pub(crate) fn sorted(keyed: impl Iterator<Item = (u64, usize)>) -> Vec<usize> {
-    let mut keyed: Vec<(u64, usize)> = keyed.collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, position)| position).collect()
+/// Which units of one level have CPUs in which units of another.
+#[derive(Debug, Default)]
+pub(crate) struct Nesting {
+    outer: Range<Unit>,
+    /// By unit of the outer level: where its list begins in `lists`; one more entry for the end.
+    starts: Vec<usize>,
+    lists: Vec<u16>,
+    inner: Range<Unit>,
+    /// By unit of the inner level: whether some of its CPUs are in another unit than others, or in none.
+    spans: Vec<bool>,
+    /// The level that they are nested in.
+    pub(crate) level: Option<Level>,
+    pub(crate) any_spans: bool,
+}
+
+impl Nesting {
+    fn of(layout: &Layout, inner: Level, outer: Level) -> Self {
+        let mut nesting = Self {
+            outer: layout.units(outer),
+            starts: vec![0],
+            inner: layout.units(inner),
+            spans: Vec::new(),
+            level: Some(outer),
+            ..Self::default()
+        };
+        for unit in nesting.inner.clone() {
+            let mut outers = layout.members(unit).map(|cpu| layout.unit_of(cpu, outer));
+            let first = outers.next().flatten();
+            let spans = !outers.all(|outer| outer == first);
+            nesting.spans.push(spans);
+            nesting.any_spans |= spans;
+        }
+        let mut listed = vec![None; nesting.inner.len()];
+        for outer in nesting.outer.clone() {
+            let mut list = Vec::new();
+            for unit in layout.members(outer).filter_map(|cpu| layout.unit_of(cpu, inner)) {
+                let Some(listed) = listed.get_mut(unit - nesting.inner.start) else { continue };
+                if listed.replace(outer) != Some(outer) {
+                    list.push((0, unit));
+                }
+            }
+            nesting.lists.extend(ascending(list).into_iter().map(small));
+            nesting.starts.push(nesting.lists.len());
+        }
+        nesting
+    }
+
+    /// The units with a CPU in an outer one, in the order of their keys.
+    pub(crate) fn within(&self, outer: Unit) -> impl Iterator<Item = Unit> + '_ {
+        let at = outer.wrapping_sub(self.outer.start);
+        let range = match self.starts.get(at..at.saturating_add(2)) {
+            Some([start, end]) => *start..*end,
+            _ => 0..0,
+        };
+        self.lists.get(range).unwrap_or_default().iter().map(|unit| usize::from(*unit))
+    }
+
+    /// Whether a unit has CPUs outside the outer unit that it was found in.
+    pub(crate) fn spans(&self, unit: Unit) -> bool {
+        self.any_spans && self.spans.get(unit - self.inner.start).copied().unwrap_or(false)
+    }
+}
+
+fn at(cpu: u32) -> usize {
+    usize::try_from(cpu).unwrap_or(usize::MAX)
+}
+
+/// CPU ids end at 8191, and units are at most four times as many as CPUs.
+fn small(number: usize) -> u16 {
+    u16::try_from(number).unwrap_or(NOWHERE)
 }
 
 /// A count as a key to sort by.

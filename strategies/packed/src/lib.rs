@@ -1,11 +1,12 @@
 //! The strategy `packed`: the kubelet's static CPU manager policy, by exact sets.
 //!
-//! Reading order: `algorithm` (packing), `distributed` (even split over NUMA nodes), `layout` (the orders
-//! both use), `options` (the kubelet's names beside the shared wishes), `strategy` (requests, groups, preferences,
+//! Reading order: `algorithm` (packing), `distributed` (even split over NUMA nodes), `layout` (the machine's units) and
+//! `free` (the orders both use), `options` (the kubelet's names beside the shared wishes), `strategy` (requests, groups, preferences,
 //! denials).
 
 pub mod algorithm;
 pub mod distributed;
+mod free;
 mod layout;
 mod options;
 mod strategy;

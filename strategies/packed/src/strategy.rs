@@ -1,6 +1,7 @@
 use crate::algorithm::{Placement, fewest_parts, packed, whole_cores};
 use crate::distributed::{SearchBudget, distributed};
-use crate::layout::Layout;
+use crate::free::Free;
+use crate::layout::{Layout, Level};
 use crate::options::{Method, Options, Plan, SCHEMA};
 use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Machine, Offer, Request,
@@ -42,9 +43,8 @@ impl Strategy for Packed {
                 offer.step = core_step(&machine, &terms, group);
             }
         }
-        let thinned = |threads: &CpuSet| Layout::of(&machine.only(threads));
-        let first_threads = terms.first_threads();
-        let first_threads = (*first_threads != machine.online()).then(|| thinned(first_threads));
+        let threads = terms.first_threads();
+        let first_threads = (*threads != machine.online()).then(|| Layout::only(&machine, threads));
         let layout = Layout::of(&machine);
         Ok((Self { machine, layout, first_threads, terms }, offers))
     }
@@ -105,8 +105,13 @@ impl Packed {
             return Err(self.terms.lacking(&self.machine, wishes, group, asked, free));
         }
         // Local CPUs are a preference: the whole request from them, or from anywhere in the group.
-        let local = in_group.intersection(&self.machine.local_to(&request.pcie_roots));
-        let local = self.terms.usable(&self.machine, wishes, &local);
+        let local = match request.pcie_roots.as_slice() {
+            [] => CpuSet::new(),
+            roots => {
+                let local = in_group.intersection(&self.machine.local_to(roots));
+                self.terms.usable(&self.machine, wishes, &local)
+            }
+        };
         let near = (!local.is_empty() && local.len() >= asked)
             .then(|| self.choose(&question, &local, budget))
             .and_then(Result::ok);
@@ -231,8 +236,8 @@ impl Packed {
             Method::Pack { placement: Placement::Spread, .. } => "spread over",
             Method::DistributeAcrossNuma => "distributed over",
         };
-        let cores = self.layout.cores.touched(cpus).len();
-        let nodes = self.layout.numa_nodes.touched(cpus).len();
+        let granted = Free::of(&self.layout, cpus);
+        let (cores, nodes) = (granted.touched(Level::Core), granted.touched(Level::NumaNode));
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         format!(
             "{}: {} {how} {cores} core{} of {nodes} NUMA node{}",

@@ -4,7 +4,7 @@ use crate::bindings::dracpu::strategy::types as records;
 use crate::bindings::exports::dracpu::strategy::policy as wit;
 use crate::{
     Attribute, Cache, Cpu, CpuKind, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group,
-    Holding, Machine, NumaNode, Offer, PcieRoot, Reason, Request, Socket, State, deny,
+    Holding, Machine, NumaNode, Offer, PcieRoot, Reason, Request, Socket, State, deny, json,
 };
 use serde::de::DeserializeOwned;
 
@@ -24,15 +24,15 @@ fn cpu_set(words: Vec<u64>, what: &str) -> Result<CpuSet, Denial> {
 /// The CPUs of the topology's key `offline`; hosts may leave it out.
 fn offline(extra: &[(String, String)]) -> Result<CpuSet, Denial> {
     let Some((_, list)) = extra.iter().find(|(key, _)| key == "offline") else { return Ok(CpuSet::new()) };
-    list.parse().map_err(|error| deny!(Invalid, "the offline set {list:?} cannot be read: {error}"))
+    list.parse().map_err(|error| deny!(Invalid, "the offline set {list} cannot be read: {error}"))
 }
 
 /// Options from their JSON text.
 pub(crate) fn options<O: DeserializeOwned>(text: &str) -> Result<O, Denial> {
-    if !text.trim_start().starts_with('{') {
-        return Err(deny!(Invalid, "the options {text:?} are not a JSON object")); // serde takes lists for structs
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(deny!(Invalid, "the options {text} are not a JSON object")); // serde takes lists for structs
     }
-    serde_json::from_str(text).map_err(|error| deny!(Invalid, "the options {text} cannot be read: {error}"))
+    json::read(text).map_err(|error| deny!(Invalid, "the options {text} cannot be read: {error}"))
 }
 
 pub(crate) fn requests<O: DeserializeOwned>(requests: Vec<wit::Request>) -> Result<Vec<Request<O>>, Denial> {
@@ -71,31 +71,22 @@ impl TryFrom<wit::State> for State {
     }
 }
 
-/// Puts a CPU into the set at a position of a list.
-fn join<T>(
-    list: &mut [T],
-    at: usize,
-    cpus: impl FnOnce(&mut T) -> &mut CpuSet,
-    what: &str,
-    cpu: u32,
-) -> Result<(), Denial> {
-    let known = list.len();
-    let row = list
-        .get_mut(at)
-        .ok_or_else(|| deny!(Invalid, "CPU {cpu} names {what} {at}, the topology has {known}"))?;
-    cpus(row).insert(cpu);
+/// Puts a CPU into the set at a position of a list, if there is one.
+fn join(set: Option<&mut CpuSet>, known: usize, what: &str, at: usize, cpu: u32) -> Result<(), Denial> {
+    let set = set.ok_or_else(|| deny!(Invalid, "CPU {cpu} names {what} {at}, the topology has {known}"))?;
+    set.insert(cpu);
     Ok(())
 }
 
 /// Likewise, in a list that has no rows of its own in the interface and grows with the positions.
-fn join_growing(list: &mut Vec<CpuSet>, at: usize, what: &str, cpu: u32, most: usize) -> Result<(), Denial> {
+fn join_growing(list: &mut Vec<CpuSet>, most: usize, what: &str, at: usize, cpu: u32) -> Result<(), Denial> {
     if at >= most {
         return Err(deny!(Invalid, "CPU {cpu} names {what} {at}, with {most} CPUs in all"));
     }
     if at >= list.len() {
         list.resize(at + 1, CpuSet::new());
     }
-    join(list, at, |cpus| cpus, what, cpu)
+    join(list.get_mut(at), most, what, at, cpu)
 }
 
 impl TryFrom<wit::Topology> for Machine {
@@ -153,16 +144,19 @@ impl Machine {
             llc: row.llc.map(position),
             kind: position(row.kind),
         };
-        join_growing(&mut self.cores, cpu.core, "core", id, most)?;
-        join_growing(&mut self.dies, cpu.die, "die", id, most)?;
+        join_growing(&mut self.cores, most, "core", cpu.core, id)?;
+        join_growing(&mut self.dies, most, "die", cpu.die, id)?;
         if let Some(cluster) = cpu.cluster {
-            join_growing(&mut self.clusters, cluster, "cluster", id, most)?;
+            join_growing(&mut self.clusters, most, "cluster", cluster, id)?;
         }
-        join(&mut self.sockets, cpu.socket, |socket| &mut socket.cpus, "socket", id)?;
-        join(&mut self.numa_nodes, cpu.numa_node, |node| &mut node.cpus, "NUMA node", id)?;
-        join(&mut self.kinds, cpu.kind, |kind| &mut kind.cpus, "kind", id)?;
+        let (sockets, nodes, kinds) = (self.sockets.len(), self.numa_nodes.len(), self.kinds.len());
+        join(self.sockets.get_mut(cpu.socket).map(|row| &mut row.cpus), sockets, "socket", cpu.socket, id)?;
+        let node = self.numa_nodes.get_mut(cpu.numa_node).map(|row| &mut row.cpus);
+        join(node, nodes, "NUMA node", cpu.numa_node, id)?;
+        join(self.kinds.get_mut(cpu.kind).map(|row| &mut row.cpus), kinds, "kind", cpu.kind, id)?;
         if let Some(llc) = cpu.llc {
-            join(&mut self.caches, llc, |cache| &mut cache.cpus, "cache", id)?;
+            let caches = self.caches.len();
+            join(self.caches.get_mut(llc).map(|row| &mut row.cpus), caches, "cache", llc, id)?;
         }
         self.cpus.push(cpu);
         Ok(())

@@ -13,8 +13,10 @@ pub mod bindings;
 mod convert;
 #[doc(hidden)]
 pub mod guest;
+mod json;
 pub mod log;
 mod machine;
+mod order;
 mod queries;
 pub mod testkit;
 mod types;
@@ -22,6 +24,7 @@ pub mod wishes;
 
 pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 pub use machine::{Cache, Cpu, CpuKind, Domain, Group, Machine, NumaNode, PcieRoot, Socket};
+pub use order::ascending;
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
     Request, State, Strategy, cpu_count,

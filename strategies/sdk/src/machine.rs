@@ -192,15 +192,16 @@ impl Machine {
     pub fn only(&self, cpus: &CpuSet) -> Self {
         let mut only = self.clone();
         only.cpus.retain(|cpu| cpus.contains(cpu.id));
-        let sets = only.cores.iter_mut().chain(&mut only.clusters).chain(&mut only.dies);
-        let sets = sets.chain(only.sockets.iter_mut().map(|socket| &mut socket.cpus));
-        let sets = sets.chain(only.numa_nodes.iter_mut().map(|node| &mut node.cpus));
-        let sets = sets.chain(only.caches.iter_mut().map(|cache| &mut cache.cpus));
-        let sets = sets.chain(only.kinds.iter_mut().map(|kind| &mut kind.cpus));
-        let sets = sets.chain(only.pcie_roots.iter_mut().map(|root| &mut root.cpus));
-        for set in sets.chain(only.groups.iter_mut().map(|group| &mut group.cpus)) {
-            *set = set.intersection(cpus);
-        }
+        let mut keep = |set: &mut CpuSet| *set = set.intersection(cpus);
+        only.cores.iter_mut().for_each(&mut keep);
+        only.clusters.iter_mut().for_each(&mut keep);
+        only.dies.iter_mut().for_each(&mut keep);
+        only.sockets.iter_mut().for_each(|socket| keep(&mut socket.cpus));
+        only.numa_nodes.iter_mut().for_each(|node| keep(&mut node.cpus));
+        only.caches.iter_mut().for_each(|cache| keep(&mut cache.cpus));
+        only.kinds.iter_mut().for_each(|kind| keep(&mut kind.cpus));
+        only.pcie_roots.iter_mut().for_each(|root| keep(&mut root.cpus));
+        only.groups.iter_mut().for_each(|group| keep(&mut group.cpus));
         only
     }
 

@@ -28,6 +28,7 @@ mod units;
 
 pub use terms::Terms;
 
+use crate::order::joined;
 use crate::{CpuSet, Denial, Machine, deny};
 use serde::Deserialize;
 
@@ -52,7 +53,7 @@ pub struct Wishes {
 
 /// What a claim shares with nobody. In the order of how much that is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Isolate {
     /// Its CPUs.
     #[default]
@@ -65,7 +66,7 @@ pub enum Isolate {
 
 /// How many threads of a core a claim uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Threads {
     /// As many as it gets.
     #[default]
@@ -93,7 +94,7 @@ impl From<String> for Kind {
 
 /// What becomes of CPUs that the kernel isolates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Isolated {
     /// They are not given out.
     #[default]
@@ -106,7 +107,7 @@ pub enum Isolated {
 
 /// Where a claim's memory comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String")]
 pub enum Memory {
     /// From anywhere.
     #[default]
@@ -209,18 +210,50 @@ impl Wishes {
             return Ok(());
         }
         // Kinds of one name may differ in speed.
-        let mut known: Vec<&str> = Vec::new();
-        for kind in machine.kinds.iter().map(|kind| kind.name.as_str()) {
-            if !known.contains(&kind) {
-                known.push(kind);
+        let mut known: Vec<String> = Vec::new();
+        for kind in &machine.kinds {
+            if !known.contains(&kind.name) {
+                known.push(kind.name.clone());
             }
         }
         Err(deny!(
             Invalid,
             "kind: {name} is not on this machine, whose kinds of cores are {}; name one of them, or any",
-            known.join(", ")
+            joined(&known, ", ")
         ))
     }
+}
+
+/// Reads a choice from its word. Written out since what serde derives for each is a kilobyte of its own.
+macro_rules! words {
+    ($($choice:ident: $($word:literal = $variant:ident),+;)+) => {
+        $(impl TryFrom<String> for $choice {
+            type Error = String;
+
+            fn try_from(word: String) -> Result<Self, String> {
+                match word.as_str() {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(not_among(&word, &[$($word),+])),
+                }
+            }
+        })+
+    };
+}
+
+words! {
+    Isolate: "none" = None, "core" = Core, "cache" = Cache;
+    Threads: "all" = All, "one" = One;
+    Isolated: "exclude" = Exclude, "include" = Include, "only" = Only;
+    Memory: "none" = None, "local" = Local;
+}
+
+fn not_among(word: &str, words: &[&str]) -> String {
+    let mut message = format!("`{word}` is none of ");
+    for (at, word) in words.iter().enumerate() {
+        message.push_str(if at == 0 { "" } else { ", " });
+        message.push_str(word);
+    }
+    message
 }
 
 impl Isolated {

@@ -1,5 +1,6 @@
 use super::units::Units;
 use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
+use crate::order::{ascending, joined};
 use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, cpu_count, deny, log};
 
 /// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
@@ -70,7 +71,7 @@ impl Terms {
             let usable = grantable(self.usable(machine, &self.node, &group.cpus));
             let offer = self.offer(self.node.exclusive(), &usable);
             if offer.capacity == 0 && !self.node.eligible(machine, &group.cpus).is_empty() {
-                barren.push(group.device.as_str());
+                barren.push(group.device.clone());
             }
             offers.push(offer);
         }
@@ -85,8 +86,8 @@ impl Terms {
         let why = format!(
             "{} offers nothing with {}: no {unit} lies in it with all CPUs (some are reserved or in another device); \
              reserve whole {unit}s, choose a groupBy that keeps {unit}s together, or leave the option out",
-            barren.join(", "),
-            self.node.demands().join(" and "),
+            joined(&barren, ", "),
+            joined(&self.node.demands(), " and "),
         );
         if offers.iter().all(|offer| offer.capacity == 0) {
             return Err(deny!(Invalid, "{why}"));
@@ -98,8 +99,8 @@ impl Terms {
     /// What CPUs can offer that are given out in such units.
     fn offer(&self, unit: Isolate, usable: &CpuSet) -> Offer {
         let Some(units) = self.units(unit) else { return Offer::of(number(usable.len())) };
-        let mut sizes = units.counts(usable);
-        sizes.sort_unstable();
+        let sizes = units.counts(usable).into_iter();
+        let sizes = ascending(sizes.map(|size| (u64::try_from(size).unwrap_or(u64::MAX), size)).collect());
         let count = sizes.len();
         let mut best = Offer::of(0);
         for (smaller, size) in sizes.into_iter().enumerate().filter(|(_, size)| *size > 0) {
@@ -230,8 +231,8 @@ impl Terms {
         let asked_of = format!("{} asked of {}", cpu_count(asked), group.device);
         if eligible >= asked {
             let fits = self.usable(machine, wishes, &in_group).len();
-            let demands =
-                Wishes { isolate: self.isolation(wishes), ..wishes.clone() }.demands().join(" and ");
+            let demands = Wishes { isolate: self.isolation(wishes), ..wishes.clone() }.demands();
+            let demands = joined(&demands, " and ");
             let idle = self.usable(machine, wishes, &group.cpus).len();
             if idle < asked {
                 return deny!(
@@ -290,7 +291,7 @@ impl Terms {
             let nodes = machine.numa_nodes.iter().filter(|node| !node.cpus.is_disjoint(&grant.cpus));
             let (with, without): (Vec<_>, Vec<_>) = nodes.partition(|node| node.memory_bytes > 0);
             let ids = |nodes: Vec<&crate::NumaNode>| {
-                nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join("+")
+                joined(&nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>(), "+")
             };
             let has_any = !with.is_empty();
             if has_any {
