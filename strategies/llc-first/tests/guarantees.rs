@@ -8,9 +8,9 @@
 )]
 
 use dracpu_strategy_llc_first::LlcFirst;
-use dracpu_strategy_sdk::testkit::{Draw, check_decision, open, request};
+use dracpu_strategy_sdk::testkit::{Claim, Draw, check_decision, open};
 use dracpu_strategy_sdk::{
-    Cache, Cpu, CpuKind, CpuSet, Domain, Group, Machine, NumaNode, Request, Socket, State, Strategy,
+    Cache, Cpu, CpuKind, CpuSet, Domain, Group, Machine, NumaNode, Socket, State, Strategy,
 };
 use dracpu_topology::{Topology, examples, machine};
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +149,7 @@ impl Case<'_> {
     /// What the strategy answers, with these options of the claim.
     fn ask(&self, strategy: &LlcFirst, options: &str) -> Option<CpuSet> {
         let count = self.count.try_into().unwrap();
-        let requests = [Request { group: self.group, ..request::<LlcFirst>(count, options).unwrap() }];
+        let requests = Claim::with(options).request(count).of_group(self.group).requests().unwrap();
         let decision = strategy.allocate(&requests, &self.now).ok()?;
         assert_eq!(check_decision(self.machine, &requests, &self.now, &decision), Ok(()));
         Some(decision.grants[0].cpus.clone())

@@ -2,7 +2,7 @@
 
 use crate::load::Event;
 use crate::machines::{Server, Sizes};
-use dracpu_strategy_sdk::testkit::{all_free, open, request};
+use dracpu_strategy_sdk::testkit::{Claim, all_free, open};
 use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Request, State, Strategy};
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ pub(crate) struct Player<S: Strategy> {
 impl<S: Strategy<Options: Clone>> Player<S> {
     pub(crate) fn new(server: &Server, options: &str) -> Self {
         let (strategy, _) = open(server.machine.clone(), options).unwrap();
-        Self { strategy, asked: request::<S>(0, options).unwrap() }
+        Self { strategy, asked: Claim::with(options).request(0).requests().unwrap().remove(0) }
     }
 
     pub(crate) fn ask(&self, moment: &Moment<'_>) -> Result<Decision, Denial> {
