@@ -3,6 +3,8 @@
 //!
 //! `NODES=10000 cargo test --workspace --test scale -- --nocapture` prints the figures in `docs/scaling.md`.
 
+#![allow(clippy::print_stdout, reason = "the figures are what it is for")]
+
 use anyhow::Result;
 use dracpu::device::{Attribute, Capacity, Device};
 use dracpu::readiness::Readiness;

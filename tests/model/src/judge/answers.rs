@@ -487,10 +487,8 @@ impl Truth {
     }
 
     fn starts(&mut self, name: &str) {
-        if let Some(container) = self.containers.get_mut(name) {
-            if let Some(known) = &mut container.known {
-                known.started = true;
-            }
+        if let Some(known) = self.known(name) {
+            known.started = true;
         }
     }
 
