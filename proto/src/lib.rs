@@ -45,5 +45,6 @@ pub const NRI_PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Full name of the ttrpc service that the runtime serves to NRI plugins.
 pub const NRI_RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-#[cfg(all(test, feature = "services"))]
+#[cfg(test)]
+#[cfg(feature = "services")]
 mod tests;

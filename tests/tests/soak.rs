@@ -3,6 +3,8 @@
 //! Short by default. `SOAK_CLAIMS` is how many claims `dracpu simulate` is told of, `SOAK_CLAIMS_ON_SOCKETS` how many the
 //! daemon; `make soak-claims` tells a million and 20,000, and then looks at the latency, too.
 
+#![allow(clippy::print_stdout, reason = "the figures are what it is for")]
+
 use anyhow::{Context as _, Result, ensure};
 use dracpu_model::machine::Machine as Model;
 use dracpu_model::run::new_node;

@@ -141,9 +141,11 @@ fn quiet_story() -> Vec<Event> {
     events.map(|event| serde_json::from_value(event).unwrap()).to_vec()
 }
 
+/// A rule, the place of an event, and what breaks the rule there.
+type Lie = (Rule, usize, fn(&mut Seen));
+
 /// Each rule: an event of the quiet story, and what it looks like when the rule is broken there.
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn lies() -> Vec<(Rule, usize, fn(&mut Seen))> {
+fn lies() -> Vec<Lie> {
     vec![
         (Rule::OneOwner, 3, |seen| {
             seen.answer.cpus = Some(cpus("0-1"));

@@ -10,11 +10,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// CPU, core, socket, NUMA node, L3 (-1: none).
+type Row = (u32, u32, i64, u32, i64);
+
 /// A line: a machine, or a call on the machine above it.
 #[derive(Deserialize)]
 struct Line {
-    /// CPU, core, socket, NUMA node, L3 (-1: none).
-    topology: Option<Vec<(u32, u32, i64, u32, i64)>>,
+    topology: Option<Vec<Row>>,
     cpus: usize,
     #[serde(flatten)]
     call: Option<Call>,
