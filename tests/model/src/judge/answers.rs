@@ -285,6 +285,8 @@ impl Judge {
                     None if !seen.files.contains_key(&file_name(uid)) => Hold::Nothing,
                     None => claim.hold.clone(),
                 };
+                // Its CPUs have left the shared pool, and no hook has told anybody.
+                self.truth.settled &= !matches!(hold, Hold::Stuck(_));
                 self.truth.claims.get_mut(uid).unwrap().hold = hold;
             }
         }
@@ -487,10 +489,8 @@ impl Truth {
     }
 
     fn starts(&mut self, name: &str) {
-        if let Some(container) = self.containers.get_mut(name) {
-            if let Some(known) = &mut container.known {
-                known.started = true;
-            }
+        if let Some(known) = self.known(name) {
+            known.started = true;
         }
     }
 
