@@ -170,9 +170,9 @@ pub fn play_seed(
     let Some(rule) = shortest.violation.as_ref().map(|violation| violation.rule) else { return Ok(shortest) };
     let whole = shortest.violation.as_ref().map(ToString::to_string).unwrap_or_default();
     eprintln!("seed {seed} after {} events: {whole}; looking for a shorter story", shortest.script.len());
-    let mut tries = 0;
+    let (mut tries, most) = (0, runner.config().max_shrink_iters.min(400));
     let mut simpler = tree.simplify();
-    while simpler && tries < 400 {
+    while simpler && tries < most {
         tries += 1;
         let told = play(&tree.current());
         let same = told.violation.as_ref().is_some_and(|violation| violation.rule == rule);

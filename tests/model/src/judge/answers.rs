@@ -285,6 +285,8 @@ impl Judge {
                     None if !seen.files.contains_key(&file_name(uid)) => Hold::Nothing,
                     None => claim.hold.clone(),
                 };
+                // Its CPUs have left the shared pool, and no hook has told anybody.
+                self.truth.settled &= !matches!(hold, Hold::Stuck(_));
                 self.truth.claims.get_mut(uid).unwrap().hold = hold;
             }
         }
