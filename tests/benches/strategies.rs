@@ -77,7 +77,7 @@ fn golden(criterion: &mut Criterion, loaded: &Loaded) {
             let requests = [request];
             let mut as_component = || opened.decide(&requests, &state).unwrap();
             assert_eq!(as_component().grants.first().unwrap().cpus.to_string(), call.result);
-            let mut natively = || {
+            let natively = || {
                 let now =
                     wit::State { free: state.free.words().to_vec(), others: Vec::new(), extra: Vec::new() };
                 guest::allocate(&native, vec![record.clone()], now).unwrap()

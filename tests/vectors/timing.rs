@@ -10,11 +10,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// CPU, core, socket, NUMA node, L3 (-1: none).
+pub(crate) type Row = (u32, u32, i64, u32, i64);
+
 /// A line: a machine, or a call on the machine above it.
 #[derive(Deserialize)]
 struct Line {
-    /// CPU, core, socket, NUMA node, L3 (-1: none).
-    topology: Option<Vec<(u32, u32, i64, u32, i64)>>,
+    topology: Option<Vec<Row>>,
     cpus: usize,
     #[serde(flatten)]
     call: Option<Call>,
@@ -46,7 +48,7 @@ impl Call {
 /// A machine of the file with the calls on it.
 pub(crate) struct Machine {
     pub(crate) cpus: usize,
-    pub(crate) rows: Vec<(u32, u32, i64, u32, i64)>,
+    pub(crate) rows: Vec<Row>,
     pub(crate) calls: Vec<Call>,
 }
 
