@@ -15,7 +15,7 @@ FUZZ_VERSION := 0.13.1
 FUZZ := $(CACHE)/tools/bin/cargo-fuzz
 # So long each target is fuzzed; which ones: all, or those that are named.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= $(notdir $(wildcard fuzz/corpus/*))
+FUZZ_TARGETS ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -156,8 +156,8 @@ fuzz: setup $(FUZZ) ## every fuzz target for a minute (FUZZ_SECONDS=n; FUZZ_TARG
 	@for target in $(FUZZ_TARGETS); do \
 		echo "== $$target"; \
 		found=$(abspath $(TARGET_DIR))/fuzz/corpus/$$target; mkdir -p "$$found"; \
-		CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/fuzz rustup run nightly $(FUZZ) fuzz run --fuzz-dir fuzz/targets $$target \
-			"$$found" fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1; \
+		CARGO_TARGET_DIR=$(abspath $(TARGET_DIR))/fuzz rustup run nightly $(FUZZ) fuzz run --fuzz-dir tests/fuzz/targets $$target \
+			"$$found" tests/fuzz/corpus/$$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1; \
 	done
 
 bench: setup ## criterion benchmarks: machines, the algorithm, components beside native code and the original

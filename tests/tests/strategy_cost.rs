@@ -4,12 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use dracpu::config::{DeviceMode, GroupBy};
+use dracpu::config::{DeviceMode, GroupBy, LimitsConfig, StrategyConfig};
 use dracpu::device;
 use dracpu::strategy::{Catalogue, Limits, Loaded, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_tests::support::large;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// Twice the CPUs may cost so much more, in tenths.
 const MOST_GROWTH: u64 = 24;
@@ -51,7 +52,16 @@ fn cost(loaded: &Loaded, cpus: u32, by: GroupBy, of_claim: &Value) -> [u64; 2] {
 
 #[test]
 fn the_largest_machine_is_served_within_the_default_fuel_and_the_cost_grows_as_the_cpus_do() {
-    let catalogue = Catalogue::new(&[]).unwrap();
+    // Fuel is what is asked here: on a busy machine a call may wait for longer than a claim would.
+    let limits = LimitsConfig { deadline: Some(Duration::from_secs(60)), ..LimitsConfig::default() };
+    let entries = ["packed", "llc-first"].map(|name| StrategyConfig {
+        name: name.to_owned(),
+        path: None,
+        digest: None,
+        limits,
+        options: Map::new(),
+    });
+    let catalogue = Catalogue::new(&entries).unwrap();
     for (strategy, of_claim) in [
         ("packed", json!({})),
         ("packed", json!({ "prefer-align-cpus-by-uncorecache": false })),

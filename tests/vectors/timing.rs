@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// CPU, core, socket, NUMA node, L3 (-1: none).
-type Row = (u32, u32, i64, u32, i64);
+pub(crate) type Row = (u32, u32, i64, u32, i64);
 
 /// A line: a machine, or a call on the machine above it.
 #[derive(Deserialize)]
@@ -48,7 +48,7 @@ impl Call {
 /// A machine of the file with the calls on it.
 pub(crate) struct Machine {
     pub(crate) cpus: usize,
-    pub(crate) rows: Vec<(u32, u32, i64, u32, i64)>,
+    pub(crate) rows: Vec<Row>,
     pub(crate) calls: Vec<Call>,
 }
 
