@@ -85,7 +85,7 @@ impl Victim {
         let node = Node::without_daemon(NodeConfig { runtime, own_cache: true, ..config }).await?;
         std::fs::create_dir(node.path("aside"))?;
         let mut random = Random::new(seed);
-        let load = Load::new(&DEVICES, Random::new(random.next()));
+        let load = Load::new(&DEVICES, Random::new(random.number()));
         // an older runtime is sent no masks outside of hooks
         let reached = |step: &Step| *step != Step::MasksTaken || runtime == RuntimeVersion::Containerd24;
         let points = Step::ALL.iter().copied().flatten().copied().filter(reached).collect();

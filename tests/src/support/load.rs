@@ -125,8 +125,7 @@ impl Load {
     pub async fn end_all(&mut self, node: &Node) -> Result<()> {
         let all = std::mem::take(&mut self.books.0).into_values().map(|entry| unprepare(node, entry));
         for done in join_all(all).await {
-            for trouble in done.trouble {
-                let (Trouble::NoAnswer(error) | Trouble::Fault(error)) = trouble;
+            if let Some(Trouble::NoAnswer(error) | Trouble::Fault(error)) = done.trouble.into_iter().next() {
                 return Err(error);
             }
         }

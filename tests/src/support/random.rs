@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -23,7 +23,7 @@ impl Random {
 
     /// Below `limit`, which is not 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(limit).unwrap()).unwrap()
+        usize::try_from(self.number() % u64::try_from(limit).unwrap()).unwrap()
     }
 
     /// True once in `n` times.
@@ -41,6 +41,6 @@ impl Random {
 
     /// Shorter than `limit`.
     pub fn shorter_than(&mut self, limit: Duration) -> Duration {
-        Duration::from_micros(self.next() % u64::try_from(limit.as_micros()).unwrap().max(1))
+        Duration::from_micros(self.number() % u64::try_from(limit.as_micros()).unwrap().max(1))
     }
 }
