@@ -87,11 +87,14 @@ fn no_story_breaks_a_rule() {
     assert!(count < 40 || done > 1000, "the stories do nothing: {done} of {events} events");
 }
 
+/// What is made of what can be seen.
+type Lie = fn(&mut Seen);
+
 /// A stage that lies once.
 struct Lying {
     stage: Simulate,
     at: usize,
-    lie: fn(&mut Seen),
+    lie: Lie,
 }
 
 impl Stage for Lying {
@@ -142,8 +145,7 @@ fn quiet_story() -> Vec<Event> {
 }
 
 /// Each rule: an event of the quiet story, and what it looks like when the rule is broken there.
-#[expect(clippy::too_many_lines, reason = "a table")]
-fn lies() -> Vec<(Rule, usize, fn(&mut Seen))> {
+fn lies() -> Vec<(Rule, usize, Lie)> {
     vec![
         (Rule::OneOwner, 3, |seen| {
             seen.answer.cpus = Some(cpus("0-1"));
