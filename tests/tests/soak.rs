@@ -55,7 +55,7 @@ async fn tenths(
         took.sort_unstable();
         tenths.push(Tenth { at_its_end: Sample::of(pid)?, median: took[took.len() / 2] });
     }
-    println!("{tenths:#?}");
+    eprintln!("{tenths:#?}");
     Ok(tenths)
 }
 

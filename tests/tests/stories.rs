@@ -87,11 +87,14 @@ fn no_story_breaks_a_rule() {
     assert!(count < 40 || done > 1000, "the stories do nothing: {done} of {events} events");
 }
 
+/// What is made of what can be seen.
+type Lie = fn(&mut Seen);
+
 /// A stage that lies once.
 struct Lying {
     stage: Simulate,
     at: usize,
-    lie: fn(&mut Seen),
+    lie: Lie,
 }
 
 impl Stage for Lying {
@@ -141,11 +144,8 @@ fn quiet_story() -> Vec<Event> {
     events.map(|event| serde_json::from_value(event).unwrap()).to_vec()
 }
 
-/// A rule, the place of an event, and what breaks the rule there.
-type Lie = (Rule, usize, fn(&mut Seen));
-
 /// Each rule: an event of the quiet story, and what it looks like when the rule is broken there.
-fn lies() -> Vec<Lie> {
+fn lies() -> Vec<(Rule, usize, Lie)> {
     vec![
         (Rule::OneOwner, 3, |seen| {
             seen.answer.cpus = Some(cpus("0-1"));
