@@ -69,12 +69,6 @@ impl Args {
 /// [`Failure`] with the reason.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     logging::start(args.config.verbosity, args.log_format);
-    let mut watched = Watched::new(&args.config);
-    let config = args.config.load()?;
-    watched.add(&config.selection);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.describe(), "effective configuration");
-    // Fails when the process has one already, which serves as well.
-    let _installed = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(BLOCKING_THREADS)
@@ -82,10 +76,25 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         .build()
         .context("cannot start the threads of the daemon")
         .map_err(Failure::Failed)?;
-    let result = runtime.block_on(daemon(args.config, config, watched));
+    let result = runtime.block_on(serve(args));
     // A blocking call that outlives the drain is cut off with the process, as by a crash.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// The daemon on the caller's runtime, with the caller's log and clock.
+///
+/// # Errors
+/// [`Failure`] with the reason.
+pub async fn serve(args: Args) -> Result<(), Failure> {
+    let flags = args.config;
+    let mut watched = Watched::new(&flags);
+    let config = flags.load()?;
+    watched.add(&config.selection);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %config.describe(), "effective configuration");
+    // Fails when the process has one already, which serves as well.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    daemon(flags, config, watched).await
 }
 
 async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<(), Failure> {
