@@ -26,7 +26,7 @@ pub struct Message {
     pub kind: Kind,
     /// Pairs a response with its request; odd, and rising for each connection.
     pub stream: u32,
-    /// An encoded envelope, at most [`MAX_DATA`].
+    /// An encoded envelope, at most 4 MiB.
     pub data: Vec<u8>,
 }
 
