@@ -7,6 +7,7 @@
 
 pub mod cdi;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod device;
 pub mod dra;

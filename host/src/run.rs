@@ -11,6 +11,7 @@
 
 use crate::cdi::{self, SpecDir};
 use crate::cli::Failure;
+use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, DeviceMode};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
 use crate::driver::{Driver, DriverParts, LoadedOnce, StartError};
@@ -228,6 +229,7 @@ impl Tasks {
         let kubelet = dra::serve(
             config.clone(),
             Plugin::new(driver.clone(), metrics.clone()),
+            dra::Reported { devices: driver.health(), clock: Arc::new(SystemClock) },
             registrar,
             tasks.stop.clone(),
         );

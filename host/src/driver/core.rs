@@ -2,6 +2,7 @@ use super::allocation::{Allocation, Unusable};
 use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
+use super::health::{self, DevicesHealth};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
 use crate::config::{Config, Selection};
 use crate::device::Device;
@@ -67,6 +68,7 @@ pub struct Driver {
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
+    pub(super) health: watch::Sender<DevicesHealth>,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
     /// Masks are due that no hook may bring soon.
@@ -94,6 +96,7 @@ impl Driver {
         let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
+        let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
         Ok(Arc::new(Self {
             config,
             api,
@@ -106,6 +109,7 @@ impl Driver {
             unreadable: Mutex::new(unreadable),
             strategy,
             devices,
+            health: watch::Sender::new(Arc::new(health)),
             unproven: Notify::new(),
             masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),
@@ -127,6 +131,7 @@ impl Driver {
         let mut ledger = self.ledger();
         ledger.replace_node(node);
         self.tell_due(&ledger);
+        self.tell_health(&ledger);
     }
 
     /// Other strategies decide from now on; claims keep their CPUs, and a claim that is being decided is decided by the
@@ -143,6 +148,7 @@ impl Driver {
         let mut current = self.allocation();
         let selected = current.select(&self.config, strategies, selection);
         let _may_be_none = self.announce(&current);
+        self.tell_health(&self.ledger());
         selected
     }
 

@@ -7,7 +7,7 @@
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
 //! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `health`, `status`, `error`.
 
 mod allocation;
 mod api;
@@ -18,6 +18,7 @@ mod decide;
 mod env;
 mod error;
 mod floor;
+mod health;
 mod loaded;
 mod opaque;
 mod pcie;
@@ -42,6 +43,7 @@ pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
 pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use floor::NothingShared;
+pub use health::{DeviceHealth, DevicesHealth};
 pub use loaded::LoadedOnce;
 pub use opaque::ConfigFault;
 pub use prove::Round;

@@ -147,6 +147,7 @@ impl Driver {
             }
         };
         lock(&self.orphans).remove(uid);
+        self.tell_health(&self.ledger());
         self.probe.reached(Step::Answering);
         Ok(Some(prepared(uid, &booking)))
     }

@@ -113,7 +113,9 @@ impl Driver {
             }
             round.settled += 1;
         }
-        self.tell_due(&self.ledger());
+        let ledger = self.ledger();
+        self.tell_due(&ledger);
+        self.tell_health(&ledger);
         round
     }
 

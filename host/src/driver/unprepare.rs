@@ -82,6 +82,7 @@ impl Driver {
             }
             let freed = ledger.release(uid);
             self.tell_due(&ledger);
+            self.tell_health(&ledger);
             freed
         };
         lock(&self.orphans).remove(uid);

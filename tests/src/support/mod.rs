@@ -1,9 +1,10 @@
-//! The stand-ins and the harness, in reading order: [`cpus`], [`machine`] (what the node is made of),
+//! The stand-ins and the harness, in reading order: [`cpus`], [`clock`], [`machine`] (what the node is made of),
 //! [`api_server`], [`kubelet`], [`cdi_reader`], [`runtime`], [`scheduler`], [`guests`] (strategies), [`daemon`] (the real driver as a child
 //! process), [`node`] (all of them together).
 
 pub mod api_server;
 pub mod cdi_reader;
+pub mod clock;
 pub mod cpus;
 pub mod daemon;
 pub mod guests;
