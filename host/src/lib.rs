@@ -1,7 +1,7 @@
 //! The node daemon of the `dra.cpu` DRA driver, and its command line.
 //!
 //! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then [`dra`] →
-//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
+//! [`driver`] → [`strategy`] → `dracpu_ledger` → [`metadata`] → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
 //! [`driver`], `reload` changed strategies. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
 //! an edge.
 
@@ -15,6 +15,7 @@ pub mod driver;
 mod hotplug;
 pub mod http;
 mod logging;
+pub mod metadata;
 pub mod nri;
 pub mod readiness;
 mod reload;

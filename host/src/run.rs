@@ -19,6 +19,7 @@ use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
+use crate::metadata::MetadataFiles;
 use crate::nri;
 use crate::readiness::Readiness;
 use crate::reload::{self, Reload, Watched};
@@ -177,6 +178,11 @@ async fn start_driver(mut config: Config, access: Access, sysfs: Arc<Sysfs>) -> 
             strategies,
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
+            metadata: MetadataFiles::new(
+                config.plugin_dir().join("dra-device-metadata"),
+                config.cdi_dir.clone(),
+                probe.clone(),
+            ),
             probe,
             boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
             config,

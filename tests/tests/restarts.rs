@@ -41,6 +41,10 @@ async fn a_death_at_any_step_of_prepare_leaves_one_owner_a_cpu_and_a_repeatable_
         "ClaimRead",
         "Decided",
         "Booked",
+        "MetadataTempWritten",
+        "MetadataRenamed",
+        "MetadataSpecTempWritten",
+        "MetadataSpecRenamed",
         "TempCreated",
         "TempWritten",
         "TempSynced",
@@ -96,7 +100,7 @@ async fn a_death_at_any_step_of_unprepare_leaves_a_claim_that_can_be_unprepared_
     node.prepare(&old).await?;
     let of_old = cpus_of(&node, &old)?;
     node.kill_daemon().await?;
-    for step in ["Removing", "Unlinked", "RemovalSynced", "Released"] {
+    for step in ["Removing", "MetadataUnmounted", "MetadataRemoved", "Unlinked", "RemovalSynced", "Released"] {
         start_dying_at(&mut node, step).await?;
         let claim = node.allocate("going", &[Ask::of("r", NUMA0, 2)]).await?;
         node.prepare(&claim).await?;

@@ -20,4 +20,4 @@ pub use name::{BadUid, ENV_PREFIX, claim_of_device, device_id, spec_file_name};
 pub use probe::{Access, NoProbe, Probe, Step, from_environment};
 pub use record::Record;
 pub use spec::{Content, SpecFault};
-pub use spec_dir::{Found, SpecDir};
+pub use spec_dir::{Found, SpecDir, new_file};

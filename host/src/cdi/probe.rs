@@ -11,6 +11,14 @@ pub enum Step {
     Decided,
     /// The CPUs are booked, nothing is written.
     Booked,
+    /// A file about the claim's devices is written, under a temporary name.
+    MetadataTempWritten,
+    /// That file has its name.
+    MetadataRenamed,
+    /// The spec that mounts it is written, under a temporary name.
+    MetadataSpecTempWritten,
+    /// That spec has its name; the claim's own is not written yet.
+    MetadataSpecRenamed,
     /// The temporary file exists and is empty.
     TempCreated,
     /// The temporary file is written.
@@ -25,6 +33,10 @@ pub enum Step {
     Answering,
     /// Unprepare holds the allocation lock.
     Removing,
+    /// A spec that mounts a file about the claim's devices is gone.
+    MetadataUnmounted,
+    /// Those files are gone; the claim's own spec is still there.
+    MetadataRemoved,
     /// The spec has no name any more: the claim is unprepared.
     Unlinked,
     /// The directory is on the disk.
@@ -35,10 +47,14 @@ pub enum Step {
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 19] = [
         Self::ClaimRead,
         Self::Decided,
         Self::Booked,
+        Self::MetadataTempWritten,
+        Self::MetadataRenamed,
+        Self::MetadataSpecTempWritten,
+        Self::MetadataSpecRenamed,
         Self::TempCreated,
         Self::TempWritten,
         Self::TempSynced,
@@ -46,19 +62,25 @@ impl Step {
         Self::WriteSynced,
         Self::Answering,
         Self::Removing,
+        Self::MetadataUnmounted,
+        Self::MetadataRemoved,
         Self::Unlinked,
         Self::RemovalSynced,
         Self::Released,
     ];
 }
 
-/// A change of the CDI directory.
+/// A change of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// A spec is about to be written.
     Write,
     /// A spec is about to be removed.
     Remove,
+    /// A file about a claim's devices, or the spec that mounts it, is about to be written.
+    WriteMetadata,
+    /// They are about to be removed.
+    RemoveMetadata,
 }
 
 /// Where tests and `dracpu simulate` can watch, fail or kill a claim operation.
@@ -68,7 +90,7 @@ pub trait Probe: Send + Sync {
         let _ = step;
     }
 
-    /// Called before the directory is touched.
+    /// Called before files are touched.
     ///
     /// # Errors
     /// The change then fails with this error, and nothing has been touched.

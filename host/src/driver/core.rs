@@ -6,6 +6,7 @@ use super::health::{self, DevicesHealth};
 use crate::cdi::{Content, Found, Probe, Record, SpecDir};
 use crate::config::{Config, Selection};
 use crate::device::Device;
+use crate::metadata::{MetadataFiles, WriteError};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Ledger};
 use dracpu_topology::Topology;
@@ -28,6 +29,8 @@ pub struct DriverParts {
     pub api: Arc<dyn Api>,
     /// The directory of CDI specs.
     pub specs: SpecDir,
+    /// What containers are told of their devices.
+    pub metadata: MetadataFiles,
     /// Where tests can look or break in.
     pub probe: Arc<dyn Probe>,
     /// Changes with every boot (`/proc/sys/kernel/random/boot_id`).
@@ -57,6 +60,7 @@ pub struct Driver {
     pub(super) config: Config,
     pub(super) api: Arc<dyn Api>,
     pub(super) specs: SpecDir,
+    pub(super) metadata: MetadataFiles,
     pub(super) probe: Arc<dyn Probe>,
     pub(super) boot_id: String,
     /// The active one, for who must not wait for the allocation lock.
@@ -89,11 +93,20 @@ impl Driver {
     /// # Errors
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
-        let DriverParts { config, topology, strategies, api, specs, probe, boot_id } = parts;
+        let DriverParts { config, topology, strategies, api, specs, metadata, probe, boot_id } = parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
-        let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
+        let (known, unreadable) = adopt(&specs, &mut ledger, &allocation, &boot_id)?;
+        match metadata.sweep(&known) {
+            Ok(0) => {}
+            Ok(files) => {
+                tracing::info!(files, "removed what was left of the device metadata of former claims")
+            }
+            Err(WriteError { path, source }) => {
+                tracing::warn!("cannot remove device metadata of former claims: {}: {source}", path.display())
+            }
+        }
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
@@ -101,6 +114,7 @@ impl Driver {
             config,
             api,
             specs,
+            metadata,
             probe,
             boot_id,
             allocation: Mutex::new(allocation),
@@ -195,28 +209,33 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes over what is recorded. Returns the files of which not even the CPUs are known.
+/// Takes over what is recorded. Returns the claims that have a file from here on, and the files of which not even the
+/// CPUs are known.
 fn adopt(
     specs: &SpecDir,
     ledger: &mut Ledger,
     allocation: &Allocation,
     boot_id: &str,
-) -> Result<Vec<PathBuf>, StartError> {
+) -> Result<(BTreeSet<ClaimUid>, Vec<PathBuf>), StartError> {
     let records = |source| StartError::Records { path: specs.path().to_owned(), source };
     match specs.sweep() {
         Ok(0) => {}
         Ok(files) => tracing::info!(files, "removed what an interrupted write had left in the CDI directory"),
         Err(error) => tracing::warn!(%error, "cannot remove old temporary files in the CDI directory"),
     }
-    let mut unreadable = Vec::new();
+    let (mut known, mut unreadable) = (BTreeSet::new(), Vec::new());
     for Found { path, uid, content } in specs.scan().map_err(records)? {
         let file = path.display();
+        known.extend(uid.clone());
         match (uid, content) {
             (Some(uid), Ok(Content::Recorded(record))) => {
                 if let Some(booking) = valid(&uid, record, ledger, allocation, boot_id) {
                     ledger.adopt(uid, booking);
-                } else if let Err(error) = specs.remove(&uid) {
-                    tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
+                } else {
+                    if let Err(error) = specs.remove(&uid) {
+                        tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
+                    }
+                    known.remove(&uid);
                 }
             }
             (Some(uid), Ok(Content::CpusOnly { cpus, doubt })) => {
@@ -248,7 +267,7 @@ fn adopt(
     for uid in ledger.stranded() {
         tracing::warn!(claim_uid = %uid, "the claim holds CPUs that are reserved by now; it keeps them");
     }
-    Ok(unreadable)
+    Ok((known, unreadable))
 }
 
 /// What a record is worth. None when the node has rebooted since (so that no container of the claim runs)

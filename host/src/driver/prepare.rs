@@ -6,10 +6,12 @@
 //! 3. Allocation lock. Look again: the record may have come, or its file have gone.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
-//! 6. The spec gets its name: the claim is prepared, and stays so over a crash.
-//! 7. The answer.
+//! 6. The files for its containers (device metadata) and the specs that mount them are in place.
+//! 7. The spec gets its name: the claim is prepared, and stays so over a crash.
+//! 8. The answer.
 //!
-//! When 6 fails, 5 is undone; unless the spec cannot be removed: then the CPUs stay booked.
+//! When 6 or 7 fails, 5 is undone; unless the spec cannot be removed: then the CPUs stay booked. A claim
+//! without its files is refused: the answer names what the runtime is to mount, so none may be missing.
 //!
 //! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
 //! for it.
@@ -19,11 +21,11 @@ use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::{Driver, lock};
 use super::error::PrepareError;
-use super::opaque::main_request;
 use super::pcie::MatchedRoots;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{Record, Step, device_id};
+use crate::metadata::{self, WriteError};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, StrategyId};
@@ -117,15 +119,17 @@ impl Driver {
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
-        if let Some(booking) = recorded.filter(|booking| self.specs.holds(uid, booking)) {
+        let in_place =
+            |booking: &Booking| self.specs.holds(uid, booking) && self.metadata.holds(uid, booking);
+        if let Some(booking) = recorded.filter(in_place) {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {
-                if !self.specs.holds(uid, &booking) {
-                    tracing::warn!("the CDI spec was missing or damaged; written again");
+                if !in_place(&booking) {
+                    tracing::warn!("a file of the claim was missing or damaged; written again");
                     self.write(uid, &allocation, &booking, true)?;
                 }
                 booking
@@ -184,7 +188,7 @@ impl Driver {
         self.ledger().unproven_claims().find(|(_, said, _)| *said == uid).map(|(_, _, cpus)| cpus.clone())
     }
 
-    /// Steps 4 to 6.
+    /// Steps 4 to 7.
     fn give(
         &self,
         uid: &ClaimUid,
@@ -200,7 +204,7 @@ impl Driver {
         self.probe.reached(Step::Decided);
         self.ledger().book(uid.clone(), booking.clone())?;
         self.probe.reached(Step::Booked);
-        self.write(uid, allocation, &booking, false).map_err(|error| self.undo(uid, error))?;
+        self.write(uid, allocation, &booking, false).map_err(|error| self.undo(uid, &booking, error))?;
         Ok(booking)
     }
 
@@ -275,23 +279,33 @@ impl Driver {
             topology_hash: allocation.fingerprint.clone(),
             booking: booking.clone(),
         };
+        let written = self.metadata.write(uid, booking, allocation.attributes());
+        written.map_err(|WriteError { path, source }| {
+            let file = "device metadata";
+            PrepareError::Write { file, path, booked, source }
+        })?;
         let path = self.specs.file(uid)?;
         match self.specs.write(uid, &record) {
             Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
-            Err(source) => return Err(PrepareError::Write { path, booked, source }),
+            Err(source) => return Err(PrepareError::Write { file: "CDI spec", path, booked, source }),
         }
         Ok(())
     }
 
-    /// The spec could not be written: nobody may have the CPUs, or this claim alone.
-    fn undo(&self, uid: &ClaimUid, error: PrepareError) -> PrepareError {
+    /// A file could not be written: nobody may have the CPUs, or this claim alone.
+    fn undo(&self, uid: &ClaimUid, booking: &Booking, error: PrepareError) -> PrepareError {
+        // What stays of it is swept at the next start at the latest.
+        if let Err(WriteError { path, source }) = self.remove_metadata(uid, &booking.namespace, &booking.name)
+        {
+            tracing::warn!("cannot remove device metadata {}: {source}", path.display());
+        }
         match (self.specs.remove(uid), error) {
             (Ok(()), error) => {
                 self.ledger().release(uid);
                 error
             }
-            (Err(_), PrepareError::Write { path, source, .. }) => {
-                PrepareError::Write { path, booked: true, source }
+            (Err(_), PrepareError::Write { file, path, source, .. }) => {
+                PrepareError::Write { file, path, booked: true, source }
             }
             (Err(_), error) => error,
         }
@@ -325,7 +339,7 @@ fn uid(claim: &ClaimRef) -> ClaimUid {
 
 fn named(object: &Claim) -> Booking {
     let ClaimRef { namespace, name, .. } = object.id.clone();
-    Booking { namespace, name, ..Booking::default() }
+    Booking { namespace, name, pod_claim_name: object.pod_claim_name.clone(), ..Booking::default() }
 }
 
 fn request(wanted: &Wanted<'_>) -> Option<Request> {
@@ -341,13 +355,20 @@ fn request(wanted: &Wanted<'_>) -> Option<Request> {
 }
 
 fn prepared(uid: &ClaimUid, booking: &Booking) -> Prepared {
-    let devices = booking.parts.iter().map(|part| PreparedDevice {
-        request: main_request(&part.request).to_owned(),
-        pool: part.pool.clone(),
-        device: part.device.clone(),
-        share_id: part.share_id.clone(),
-        cdi_device_ids: vec![device_id(uid)],
-        cpus: part.cpus.clone(),
+    let mut mounted = BTreeSet::new();
+    let devices = booking.parts.iter().map(|part| {
+        let request = part.main_request();
+        let mut cdi_device_ids = vec![device_id(uid)];
+        // Once for each request: its file is about all its devices.
+        cdi_device_ids.extend(mounted.insert(request).then(|| metadata::device_id(uid, request)));
+        PreparedDevice {
+            request: request.to_owned(),
+            pool: part.pool.clone(),
+            device: part.device.clone(),
+            share_id: part.share_id.clone(),
+            cdi_device_ids,
+            cpus: part.cpus.clone(),
+        }
     });
     Prepared { devices: devices.collect() }
 }

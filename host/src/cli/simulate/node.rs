@@ -7,6 +7,7 @@ use super::without::without;
 use crate::cdi::{Access, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
+use crate::metadata::MetadataFiles;
 use crate::strategy::Catalogue;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
@@ -64,6 +65,7 @@ impl Probe for Faults {
         let fails = match access {
             Access::Write => &self.write,
             Access::Remove => &self.remove,
+            Access::WriteMetadata | Access::RemoveMetadata => return Ok(()),
         };
         if fails.load(Ordering::Relaxed) {
             return Err(io::Error::other("the story makes it fail"));
@@ -254,7 +256,13 @@ impl Node {
             requests.unwrap_or_default().into_iter().map(|request| request.split(&self.node_name)).unzip();
         let config = config.unwrap_or_default().into_iter().map(Into::into);
         let config = config.chain(short.into_iter().flatten()).collect();
-        self.api.put(Claim { id: id.clone(), results: Some(results), config, pcie_root_matches: Vec::new() });
+        self.api.put(Claim {
+            id: id.clone(),
+            results: Some(results),
+            config,
+            pcie_root_matches: Vec::new(),
+            pod_claim_name: None,
+        });
         id
     }
 
@@ -361,6 +369,11 @@ impl Parts<'_> {
             strategies: strategies.of(&config.selection.strategies)?,
             api: api.clone(),
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
+            metadata: MetadataFiles::new(
+                self.cdi_dir.with_file_name("metadata"),
+                self.cdi_dir.to_owned(),
+                faults.clone(),
+            ),
             probe: faults.clone(),
             boot_id: format!("boot-{}", self.boots),
             config,

@@ -1,4 +1,4 @@
-use super::support::{DEVICE, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Failing, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::{Group, fixtures};
@@ -10,7 +10,6 @@ use crate::strategy::Request;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{PcieRoot, Topology};
 use serde_json::{Map, Value, json};
-use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 
 #[tokio::test]
@@ -18,7 +17,7 @@ async fn a_recorded_claim_is_answered_without_api_and_strategy() {
     let home = Home::new();
     let driver = home.start();
     let first = home.prepare(&driver, "A", "2").await.unwrap();
-    assert_eq!(first.devices[0].cdi_device_ids, ["dra.k8s.io/cpu=claim-A"]);
+    assert_eq!(first.devices[0].cdi_device_ids, ["dra.k8s.io/cpu=claim-A", "dra.cpu/metadata=A_r"]);
     let asked = *home.api.asked.lock().unwrap();
     *home.api.down.lock().unwrap() = true;
     *home.strategy.before.lock().unwrap() = Some(Box::new(|_| unreachable!("the strategy was asked")));
@@ -96,16 +95,6 @@ async fn a_claim_without_a_result_for_this_driver_prepares_to_nothing() {
     assert_eq!(prepare(&driver, id).await.unwrap().devices, []);
     assert_eq!(held(&driver), []);
     assert!(!home.cdi_dir().exists());
-}
-
-/// Makes changes of the directory fail.
-#[derive(Default)]
-struct Failing(Mutex<Vec<Access>>);
-
-impl Probe for Failing {
-    fn before(&self, access: Access) -> io::Result<()> {
-        if self.0.lock().unwrap().contains(&access) { Err(io::Error::other("no space")) } else { Ok(()) }
-    }
 }
 
 #[tokio::test]

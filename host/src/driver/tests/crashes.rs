@@ -15,7 +15,16 @@ impl Probe for DieAt {
     }
 }
 
-const REMOVAL: [Step; 4] = [Step::Removing, Step::Unlinked, Step::RemovalSynced, Step::Released];
+const REMOVAL: [Step; 6] = [
+    Step::Removing,
+    Step::MetadataUnmounted,
+    Step::MetadataRemoved,
+    Step::Unlinked,
+    Step::RemovalSynced,
+    Step::Released,
+];
+/// Of those, after which the claim is still there.
+const UNCOMMITTED: [Step; 3] = [Step::Removing, Step::MetadataUnmounted, Step::MetadataRemoved];
 const COMMITTED: [Step; 3] = [Step::Renamed, Step::WriteSynced, Step::Answering];
 
 #[tokio::test]
@@ -41,8 +50,16 @@ async fn a_crash_in_prepare_leaves_the_claim_prepared_or_untouched() {
         let names: Vec<_> =
             std::fs::read_dir(home.cdi_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(names.iter().all(|name| name.to_string_lossy().ends_with(".json")), "{step:?}: {names:?}");
+        let committed = COMMITTED.contains(&step);
+        let with_metadata = if committed { vec!["A", "other"] } else { vec!["other"] };
+        assert_eq!(
+            home.with_metadata(),
+            with_metadata,
+            "{step:?}: nothing is left of a claim that is not there"
+        );
         home.prepare(&after, "A", "2").await.unwrap();
         assert_eq!(held(&after), [holds("A", "3-4"), holds("other", "0-2")], "{step:?}");
+        assert_eq!(home.with_metadata(), ["A", "other"], "{step:?}");
     }
 }
 
@@ -62,10 +79,14 @@ async fn a_crash_in_unprepare_leaves_the_claim_whole_or_gone() {
 
         home.probe = Arc::new(crate::cdi::NoProbe);
         let after = home.start();
-        let expected = if step == Step::Removing { vec![holds("A", "0-1")] } else { vec![] };
+        let expected = if UNCOMMITTED.contains(&step) { vec![holds("A", "0-1")] } else { vec![] };
         assert_eq!(held(&after), expected, "{step:?}");
+        if UNCOMMITTED.contains(&step) {
+            prepare(&after, super::support::reference("A")).await.unwrap();
+            assert_eq!(home.with_metadata(), ["A"], "{step:?}: what was removed is back");
+        }
         unprepare(&after, "A").await;
-        assert_eq!(held(&after), []);
+        assert_eq!((held(&after), home.with_metadata()), (vec![], vec![]), "{step:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 mod claims;
 mod containers;
 mod crashes;
+mod metadata;
 mod records;
 mod support;

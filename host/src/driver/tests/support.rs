@@ -5,15 +5,17 @@ use super::super::{
     AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
     PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
-use crate::cdi::{NoProbe, Probe, SpecDir};
+use crate::cdi::{Access, NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
 use crate::device::{Group, Offer, fixtures};
+use crate::metadata::MetadataFiles;
 use crate::strategy::{Decision, Grant, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use futures::future::{BoxFuture, ready};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -70,6 +72,16 @@ impl Api for FakeApi {
         device: &'a str,
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
         self.ask(|| Ok(lock(&self.roots).get(device).cloned().unwrap_or_default()))
+    }
+}
+
+/// Makes changes of files fail.
+#[derive(Default)]
+pub(super) struct Failing(pub(super) Mutex<Vec<Access>>);
+
+impl Probe for Failing {
+    fn before(&self, access: Access) -> io::Result<()> {
+        if lock(&self.0).contains(&access) { Err(io::Error::other("no space")) } else { Ok(()) }
     }
 }
 
@@ -183,6 +195,30 @@ impl Home {
         self.root.path().join("cdi")
     }
 
+    pub(super) fn metadata_dir(&self) -> PathBuf {
+        self.root.path().join("metadata")
+    }
+
+    /// The claims with a file about their devices and a spec that mounts it: UIDs, which are names here too.
+    pub(super) fn with_metadata(&self) -> Vec<String> {
+        let names = |directory: PathBuf| -> BTreeSet<String> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let specs = names(self.cdi_dir()).into_iter().filter_map(|name| {
+            let device = name.strip_prefix("dra.cpu_metadata_")?.strip_suffix("_r.json")?;
+            Some(device.to_owned())
+        });
+        let specs: Vec<String> = specs.collect();
+        let files: Vec<String> = names(self.metadata_dir())
+            .into_iter()
+            .inspect(|name| assert!(self.metadata_dir().join(name).join("r/metadata.json").is_file(), "{name}"))
+            .map(|name| name.trim_start_matches("ns_").to_owned())
+            .collect();
+        assert_eq!(specs, files);
+        specs
+    }
+
     pub(super) fn spec(&self, uid: &str) -> PathBuf {
         self.cdi_dir().join(format!("dra.k8s.io-cpu_claim-{uid}.json"))
     }
@@ -198,6 +234,7 @@ impl Home {
             strategies: Arc::new(self.strategy.clone()),
             api: self.api.clone(),
             specs: SpecDir::new(self.cdi_dir(), self.probe.clone()),
+            metadata: MetadataFiles::new(self.metadata_dir(), self.cdi_dir(), self.probe.clone()),
             probe: self.probe.clone(),
             boot_id: self.boot_id.clone(),
         };
@@ -217,7 +254,13 @@ impl Home {
             consumed_cpus: Some((*cpus).into()).filter(|cpus: &String| !cpus.is_empty()),
         };
         let results = Some(results.iter().map(result).collect());
-        let claim = Claim { id: id.clone(), results, config: Vec::new(), pcie_root_matches: Vec::new() };
+        let claim = Claim {
+            id: id.clone(),
+            results,
+            config: Vec::new(),
+            pcie_root_matches: Vec::new(),
+            pod_claim_name: None,
+        };
         lock(&self.api.claims).insert(uid.into(), claim);
         id
     }
