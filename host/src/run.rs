@@ -271,6 +271,15 @@ impl Tasks {
             Ok(())
         });
 
+        if config.claim_status {
+            let stop = tasks.stop.clone();
+            let write = driver.clone().write_statuses_forever(Arc::new(SystemClock));
+            tasks.spawn("writer of claim status", async move {
+                stop.run_until_cancelled(write).await;
+                Ok(())
+            });
+        }
+
         let stop = tasks.stop.clone();
         tasks.spawn("claim keeper", async move {
             stop.run_until_cancelled(keep_claims(driver)).await;

@@ -1,11 +1,13 @@
-//! What the node reports of a claim to its containers.
+//! What the node reports of a claim: to its containers, and to whoever looks at the claim object.
 
 use anyhow::{Result, ensure};
-use dracpu_tests::support::api_server::Resource;
-use dracpu_tests::support::cpus::Cpus;
+use dracpu_tests::support::api_server::{Resource, Verb};
+use dracpu_tests::support::cpus::{Cpus, list};
+use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
 use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
 use dracpu_tests::support::scheduler::{Ask, DRIVER};
+use dracpu_tests::support::wait::{SOON, look, poll};
 use serde_json::{Value, json};
 
 const NUMA0: &str = "cpudevnuma000";
@@ -108,5 +110,105 @@ async fn metadata_outlives_a_crash_and_that_of_claims_that_went_meanwhile_does_n
     node.restart_container(&mut pod, "app").await?;
     read(&node, &pod.id("app"), "resourceclaims/stays", "r")?;
     node.ledger_is(&[(&stays, &own)]).await?;
+    Ok(())
+}
+
+/// `status.devices` of a claim, once there is one.
+async fn status(node: &Node, claim: &ClaimRef) -> Result<Vec<Value>> {
+    let devices = || {
+        let object = node.api.get(Resource::ResourceClaims, &claim.namespace, &claim.name)?;
+        object["status"]["devices"].as_array().cloned()
+    };
+    look("claim status", SOON, &mut node.api.revisions(), devices).await
+}
+
+fn patches(node: &Node) -> usize {
+    node.api.count(Verb::Patch, Resource::ResourceClaims)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_shows_its_cpus_in_its_status_written_once_in_the_drivers_name() -> Result<()> {
+    let node = Node::start(server()).await?;
+    let claim = node.allocate("a", &[Ask::of("near", NUMA0, 4), Ask::of("far", NUMA1, 2)]).await?;
+    node.prepare(&claim).await?;
+    let all = node.record_of(&claim.uid)?;
+    let devices = status(&node, &claim).await?;
+    assert_eq!(devices.len(), 2);
+    let results = node.api.get(Resource::ResourceClaims, "default", "a").unwrap();
+    let results = &results["status"]["allocation"]["devices"]["results"];
+    for (n, (device, socket)) in [(NUMA0, 0), (NUMA1, 1)].into_iter().enumerate() {
+        let own: Cpus = all.intersection(&node.config.machine.numa_cpus(socket)).copied().collect();
+        let entry = &devices[n];
+        assert_eq!([&entry["driver"], &entry["pool"], &entry["device"]], [DRIVER, NODE, device]);
+        assert_eq!(entry["shareID"], results[n]["shareID"]);
+        assert_eq!(entry["data"], json!({"cpus": list(&own), "strategy": "packed"}));
+        let condition = &entry["conditions"][0];
+        assert_eq!([&condition["type"], &condition["status"]], ["Ready", "True"]);
+    }
+    let object = node.api.get(Resource::ResourceClaims, "default", "a").unwrap();
+    assert_eq!(object["metadata"]["managedFields"][0]["manager"], DRIVER);
+
+    assert_eq!(patches(&node), 1);
+    node.prepare(&claim).await?; // answered from the record
+    node.crash_and_restart().await?;
+    let again = || async {
+        ensure!(patches(&node) == 2, "{} patches", patches(&node));
+        Ok(())
+    };
+    poll("another write after the start", SOON, again).await?;
+    let now = node.api.get(Resource::ResourceClaims, "default", "a").unwrap();
+    assert_eq!(now, object, "the same, so no change");
+    let other = node.allocate("b", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.prepare(&other).await?;
+    status(&node, &other).await?;
+    assert_eq!(patches(&node), 3, "nothing but the new claim's");
+    node.ledger_is(&[(&claim, &all), (&other, &node.record_of(&other.uid)?)]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_that_cannot_be_written_keeps_no_claim_back_and_is_written_later() -> Result<()> {
+    let node = Node::start(server()).await?;
+    node.api.allow_claim_status(false);
+    let claim = node.allocate("a", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
+    let twice = || async {
+        ensure!(patches(&node) >= 2, "{} patches", patches(&node));
+        Ok(())
+    };
+    poll("a second try", SOON, twice).await?;
+    let lines = node.daemon_lines().await;
+    let said: Vec<_> =
+        lines.iter().filter(|line| line.contains("status of a claim is not written")).collect();
+    assert!(said.len() == 1 && said[0].contains("roles of the chart"), "{said:?}");
+    node.api.allow_claim_status(true);
+    assert_eq!(status(&node, &claim).await?[0]["data"]["cpus"], list(&node.record_of(&claim.uid)?));
+
+    let gone = node.allocate("gone", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.api.refuse(Verb::Patch, Resource::ResourceClaims, 503, Some(1));
+    node.prepare(&gone).await?;
+    let refused = || async {
+        let refused = node.api.seen().iter().any(|seen| seen.verb == Verb::Patch && seen.code == 503);
+        ensure!(refused);
+        Ok(())
+    };
+    poll("a refused write", SOON, refused).await?;
+    node.unprepare(&gone).await?;
+    node.api.delete(Resource::ResourceClaims, "default", "gone");
+    let next = node.allocate("next", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.prepare(&next).await?;
+    status(&node, &next).await?;
+    assert_eq!(node.get("/readyz").await?.0, 200);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_status_is_written_where_the_configuration_says_so() -> Result<()> {
+    let node = Node::start(server().with_config(json!({"claimStatus": false}))).await?;
+    node.api.allow_claim_status(false);
+    let claim = node.allocate("a", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.prepare(&claim).await?;
+    node.terminate_daemon().await?; // whatever was about to be written has been
+    assert_eq!(patches(&node), 0);
     Ok(())
 }

@@ -19,6 +19,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The most that a spec file may hold. One for all CPUs that Linux can have is a tenth of it.
 const MAX_BYTES: u64 = 4 << 20;
@@ -92,6 +93,15 @@ impl SpecDir {
         file.sync_all()?;
         self.probe.reached(Step::TempSynced);
         Ok(())
+    }
+
+    /// When a claim's spec was written.
+    ///
+    /// # Errors
+    /// I/O errors; there may be no such file.
+    pub fn written_at(&self, uid: &ClaimUid) -> io::Result<SystemTime> {
+        let file = self.file(uid).map_err(io::Error::other)?;
+        fs::symlink_metadata(file)?.modified()
     }
 
     /// Removes a claim's spec; one that is not there, or could never have been, is removed.

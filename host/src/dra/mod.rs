@@ -1,12 +1,13 @@
 //! The kubelet's side: registration, and the plugin service that prepares and unprepares claims, in both
-//! versions of the API; and what the driver reads of claim and pod objects from the API server.
+//! versions of the API; and what the driver reads of claim and pod objects from the API server, and writes to claims.
 //!
 //! Translates and calls the driver; decides nothing, stores nothing.
 //!
 //! Reading order: `lock` and `sockets` (one driver on the node, and where it is reached), `registration`,
-//! `service` (the calls), `health` (the devices), `convert` (objects and answers), `api` (the API server).
+//! `service` (the calls), `health` (the devices), `convert` (objects and answers), `claim_status`, `api` (the API server).
 
 mod api;
+mod claim_status;
 mod convert;
 mod health;
 mod lock;

@@ -73,6 +73,10 @@ pub struct Driver {
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
     devices: watch::Sender<Arc<Vec<Device>>>,
     pub(super) health: watch::Sender<DevicesHealth>,
+    /// Claims whose status is to be written.
+    pub(super) statuses: Mutex<BTreeSet<ClaimUid>>,
+    /// There may be such claims.
+    pub(super) status_due: Notify,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
     /// Masks are due that no hook may bring soon.
@@ -107,6 +111,7 @@ impl Driver {
                 tracing::warn!("cannot remove device metadata of former claims: {}: {source}", path.display())
             }
         }
+        let statuses = if config.claim_status { known } else { BTreeSet::new() };
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
@@ -124,6 +129,8 @@ impl Driver {
             strategy,
             devices,
             health: watch::Sender::new(Arc::new(health)),
+            statuses: Mutex::new(statuses),
+            status_due: Notify::new(),
             unproven: Notify::new(),
             masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),

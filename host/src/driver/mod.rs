@@ -7,11 +7,12 @@
 //!
 //! Reading order: `claim` and `container` (the types, and the container hooks), `core` (the parts and
 //! their start), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `quantity`, `opaque` and `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `health`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `prepare`, `unprepare`, `env`, `synchronize`, `prove`, `health`, `claim_status`, `status`, `error`.
 
 mod allocation;
 mod api;
 mod claim;
+mod claim_status;
 mod container;
 mod core;
 mod decide;
@@ -35,7 +36,7 @@ mod wanted;
 mod tests;
 
 pub use allocation::{Unusable, published};
-pub use api::{Api, ApiError};
+pub use api::{Api, ApiError, ClaimStatus, DeviceStatus};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};

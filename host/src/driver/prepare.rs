@@ -152,6 +152,7 @@ impl Driver {
         };
         lock(&self.orphans).remove(uid);
         self.tell_health(&self.ledger());
+        self.status_is_due(uid);
         self.probe.reached(Step::Answering);
         Ok(Some(prepared(uid, &booking)))
     }

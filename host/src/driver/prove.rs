@@ -103,6 +103,7 @@ impl Driver {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
                         self.ledger().prove(&uid, booking);
+                        self.status_is_due(&uid);
                     }
                     Err(error) => {
                         tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));

@@ -110,6 +110,7 @@ impl Driver {
             freed
         };
         lock(&self.orphans).remove(uid);
+        lock(&self.statuses).remove(uid);
         self.probe.reached(Step::Released);
         match freed {
             Some(booking) => tracing::debug!(cpus = %booking.cpus(), "unprepared"),

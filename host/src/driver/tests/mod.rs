@@ -1,3 +1,4 @@
+mod claim_status;
 mod claims;
 mod containers;
 mod crashes;

@@ -2,8 +2,8 @@
 
 use super::super::core::lock;
 use super::super::{
-    AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
-    PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
+    AllocationResult, Api, ApiError, Claim, ClaimRef, ClaimStatus, Container, Decide, Driver, DriverParts,
+    Pod, PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
 use crate::cdi::{Access, NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
 
 pub(super) const DEVICE: &str = "cpudevnuma000";
 
@@ -34,6 +35,10 @@ pub(super) struct FakeApi {
     pub(super) asked: Mutex<usize>,
     /// PCIe roots of other drivers' devices, by device.
     pub(super) roots: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Statuses that were sent while it was up.
+    pub(super) statuses: watch::Sender<Vec<ClaimStatus>>,
+    /// What it says to them; none = they are written.
+    pub(super) refuses_status: Mutex<Option<ApiError>>,
 }
 
 impl FakeApi {
@@ -72,6 +77,14 @@ impl Api for FakeApi {
         device: &'a str,
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
         self.ask(|| Ok(lock(&self.roots).get(device).cloned().unwrap_or_default()))
+    }
+
+    fn write_status<'a>(&'a self, status: &'a ClaimStatus) -> BoxFuture<'a, Result<(), ApiError>> {
+        let refusal = lock(&self.refuses_status).clone();
+        self.ask(|| {
+            self.statuses.send_modify(|statuses| statuses.push(status.clone()));
+            refusal.map_or(Ok(()), Err)
+        })
     }
 }
 
@@ -212,7 +225,9 @@ impl Home {
         let specs: Vec<String> = specs.collect();
         let files: Vec<String> = names(self.metadata_dir())
             .into_iter()
-            .inspect(|name| assert!(self.metadata_dir().join(name).join("r/metadata.json").is_file(), "{name}"))
+            .inspect(|name| {
+                assert!(self.metadata_dir().join(name).join("r/metadata.json").is_file(), "{name}")
+            })
             .map(|name| name.trim_start_matches("ns_").to_owned())
             .collect();
         assert_eq!(specs, files);
