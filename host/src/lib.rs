@@ -1,18 +1,20 @@
 //! The node daemon of the `dra.cpu` DRA driver, and its command line.
 //!
 //! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then `dracpu_codec` (what others
-//! write, read and checked, for all of these) and [`dra`] → [`driver`] → [`strategy`] → `dracpu_ledger` → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
+//! write, read and checked, for all of these) and [`dra`] → [`driver`] → [`strategy`] → `dracpu_ledger` → [`metadata`] → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
 //! [`driver`], `reload` changed strategies. Edges ([`dra`], [`nri`], [`slices`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
 //! an edge.
 
 pub mod cdi;
 pub mod cli;
+pub mod clock;
 pub mod device;
 pub mod dra;
 pub mod driver;
 mod hotplug;
 pub mod http;
 mod logging;
+pub mod metadata;
 pub mod nri;
 pub mod readiness;
 mod reload;

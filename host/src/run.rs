@@ -11,6 +11,7 @@
 
 use crate::cdi::{self, Probe, SpecDir, Step};
 use crate::cli::Failure;
+use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, DeviceMode};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
 use crate::driver::{Driver, DriverParts, LoadedOnce, StartError};
@@ -18,6 +19,7 @@ use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
+use crate::metadata::MetadataFiles;
 use crate::nri;
 use crate::readiness::Readiness;
 use crate::reload::{self, Reload, Watched};
@@ -194,6 +196,11 @@ async fn start_driver(
             strategies,
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
+            metadata: MetadataFiles::new(
+                config.plugin_dir().join("dra-device-metadata"),
+                config.cdi_dir.clone(),
+                probe.clone(),
+            ),
             probe,
             boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
             containers_within: Some(CONTAINERS),
@@ -248,6 +255,7 @@ impl Tasks {
         let kubelet = dra::serve(
             config.clone(),
             Plugin::new(driver.clone(), metrics.clone()),
+            dra::Reported { devices: driver.health(), clock: Arc::new(SystemClock) },
             registrar,
             probe,
             tasks.stop.clone(),
@@ -283,6 +291,15 @@ impl Tasks {
             stop.run_until_cancelled(watch).await;
             Ok(())
         });
+
+        if config.claim_status {
+            let stop = tasks.stop.clone();
+            let write = driver.clone().write_statuses_forever(Arc::new(SystemClock));
+            tasks.spawn("writer of claim status", async move {
+                stop.run_until_cancelled(write).await;
+                Ok(())
+            });
+        }
 
         let stop = tasks.stop.clone();
         tasks.spawn("claim keeper", async move {

@@ -5,7 +5,10 @@
 
 use dracpu::cdi::{NoProbe, SpecDir};
 use dracpu::config::{Config, ConfigFlags, DeviceMode, GroupBy};
-use dracpu::driver::{AllocationResult, Api, ApiError, Claim, ClaimRef, Driver, DriverParts, LoadedOnce};
+use dracpu::driver::{
+    AllocationResult, Api, ApiError, Claim, ClaimRef, ClaimStatus, Driver, DriverParts, LoadedOnce,
+};
+use dracpu::metadata::MetadataFiles;
 use dracpu::slices::Pool;
 use dracpu::strategy::Catalogue;
 use dracpu_cpuset::CpuSet;
@@ -44,6 +47,10 @@ impl Api for Claims {
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
         Box::pin(ready(Ok(BTreeSet::new())))
     }
+
+    fn write_status<'a>(&'a self, _: &'a ClaimStatus) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(ready(Ok(())))
+    }
 }
 
 struct Node {
@@ -67,6 +74,11 @@ impl Node {
             strategies: strategies.clone(),
             api: claims.clone(),
             specs: SpecDir::new(records.path().to_owned(), Arc::new(NoProbe)),
+            metadata: MetadataFiles::new(
+                records.path().join("metadata"),
+                records.path().to_owned(),
+                Arc::new(NoProbe),
+            ),
             probe: Arc::new(NoProbe),
             boot_id: "boot".to_owned(),
             containers_within: None,
@@ -89,7 +101,13 @@ impl Node {
             consumed_cpus: cpus.map(|cpus| cpus.to_string()),
         };
         let results = Some(devices.iter().map(result).collect());
-        let claim = Claim { id: id.clone(), results, config: Vec::new(), pcie_root_matches: Vec::new() };
+        let claim = Claim {
+            id: id.clone(),
+            results,
+            config: Vec::new(),
+            pcie_root_matches: Vec::new(),
+            pod_claim_name: None,
+        };
         self.claims.0.lock().unwrap().insert(name, claim);
         let (_, answer) = self.driver.prepare(vec![id]).await.remove(0);
         let prepared = answer.map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;

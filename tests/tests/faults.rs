@@ -205,7 +205,12 @@ fn a_full_disk_under_the_lock_and_the_sockets_keeps_the_driver_up_or_is_named() 
         let disk = Mount::tiny(&node.path("k/plugins"), 64 << 10, 16)?;
         let filler = disk.fill()?;
         node.start_daemon().await.context("nothing needs to be written there but names")?;
-        let (claim, cpus) = prepared(&node, "a").await?;
+        let words = ["device metadata", "no CPU was given out; make room", "No space left"];
+        prepare_is_refused(&node, &claim(&node, "a"), &[], &words).await?;
+        std::fs::remove_file(&filler)?;
+        let (claim, cpus) = prepared(&node, "b").await?;
+        let filler = disk.fill()?;
+        node.prepare(&claim).await.context("its files are there")?;
         node.crash_and_restart().await?;
         node.ledger_is(&[(&claim, &cpus)]).await?;
         // the socket of the next one needs an inode: that of the killed one is gone by then

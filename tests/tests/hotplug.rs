@@ -2,9 +2,10 @@
 
 use anyhow::{Result, ensure};
 use dracpu_tests::support::cpus::cpus;
+use dracpu_tests::support::kubelet::{ClaimRef, Health, KubeletVersion};
 use dracpu_tests::support::machine::Machine;
-use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
-use dracpu_tests::support::scheduler::Ask;
+use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
+use dracpu_tests::support::scheduler::{Ask, DRIVER};
 use dracpu_tests::support::wait::{SOON, poll};
 
 const DEVICE: &str = "cpudevnuma000";
@@ -68,5 +69,48 @@ async fn slices_masks_and_new_claims_follow_the_online_cpus_and_claims_keep_thei
     mask_is(&node, &plain.id("main"), "6-7").await?;
     let slices = node.api.list(dracpu_tests::support::api_server::Resource::ResourceSlices);
     assert_eq!(slices[0]["metadata"]["generation"], 3, "one write for each change: {slices:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_see_that_a_cpu_of_a_claim_is_offline_and_whose_it_is_until_it_is_back() -> Result<()> {
+    for kubelet in [KubeletVersion::Current, KubeletVersion::V136] {
+        let machine = Machine::small(8, 1);
+        let node = Node::start(NodeConfig { kubelet, ..NodeConfig::new(machine.clone()) }).await?;
+        let hit = node.allocate("hit", &[Ask::of("r", DEVICE, 2)]).await?;
+        let neighbour = node.allocate("neighbour", &[Ask::of("r", DEVICE, 2)]).await?;
+        for claim in [&hit, &neighbour] {
+            node.prepare(claim).await?;
+        }
+        assert_eq!(node.record_of(&hit.uid)?, cpus("0-1"));
+        let shown = |claim: &ClaimRef| node.resource_health(claim);
+        let id = |claim: &ClaimRef| format!("dra.k8s.io/cpu=claim-{}", claim.uid);
+        let well = (Health::Healthy, "device initialized".to_owned());
+        node.kubelet.wait_health(DRIVER, NODE, DEVICE, Health::Healthy, SOON).await?;
+        assert_eq!(shown(&hit), [(id(&hit), well.clone())].into());
+
+        set_offline(&node, &machine, "1")?;
+        let text = node.kubelet.wait_health(DRIVER, NODE, DEVICE, Health::Unhealthy, SOON).await?;
+        assert_eq!(
+            text,
+            "offline: CPU 1 of claim default/hit; claims that are not named have all their CPUs"
+        );
+        for claim in [&hit, &neighbour] {
+            assert_eq!(
+                shown(claim),
+                [(id(claim), (Health::Unhealthy, text.clone()))].into(),
+                "they share it"
+            );
+        }
+
+        set_offline(&node, &machine, "")?;
+        node.kubelet.wait_health(DRIVER, NODE, DEVICE, Health::Healthy, SOON).await?;
+        assert_eq!(shown(&neighbour), [(id(&neighbour), well)].into());
+
+        set_offline(&node, &machine, "1")?;
+        node.kubelet.wait_health(DRIVER, NODE, DEVICE, Health::Unhealthy, SOON).await?;
+        node.unprepare(&hit).await?;
+        node.kubelet.wait_health(DRIVER, NODE, DEVICE, Health::Healthy, SOON).await?;
+    }
     Ok(())
 }

@@ -5,11 +5,19 @@ use dracpu_proto::dra_v1::{
     Device, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
     NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
+use dracpu_proto::health_v1::dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer};
+use dracpu_proto::health_v1::{
+    DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+};
 use dracpu_proto::registration::registration_server::{Registration, RegistrationServer};
 use dracpu_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use dracpu_tests::support::api_server::{ApiServer, Gates, Resource};
-use dracpu_tests::support::kubelet::{ClaimRef, DraApi, Kubelet, KubeletConfig, KubeletVersion};
+use dracpu_tests::support::clock::{Clock, Hands};
+use dracpu_tests::support::kubelet::{ClaimRef, DraApi, Health, Kubelet, KubeletConfig, KubeletVersion};
 use dracpu_tests::support::wait::{self, SOON};
+use futures::StreamExt as _;
+use futures::future::ready;
+use futures::stream::BoxStream;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +26,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
@@ -31,6 +39,8 @@ struct Plugin {
     versions: Vec<String>,
     answer: Arc<Mutex<BTreeMap<String, NodePrepareResourceResponse>>>,
     told: Arc<watch::Sender<Option<RegistrationStatus>>>,
+    /// The next report; none ends the stream.
+    health: Arc<watch::Sender<Option<NodeWatchResourcesResponse>>>,
 }
 
 #[tonic::async_trait]
@@ -71,16 +81,33 @@ impl DraPlugin for Plugin {
     }
 }
 
-/// Serves both services on a socket until cancelled: connections are ended then.
+#[tonic::async_trait]
+impl DraResourceHealth for Plugin {
+    type NodeWatchResourcesStream = BoxStream<'static, Result<NodeWatchResourcesResponse, Status>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        let reports = WatchStream::new(self.health.subscribe());
+        let reports = reports.take_while(|report| ready(report.is_some()));
+        Ok(Response::new(reports.filter_map(|report| ready(report.map(Ok))).boxed()))
+    }
+}
+
+/// Serves all services on a socket until cancelled: connections are ended then.
 fn serve(plugin: &Plugin, socket: &Path) -> CancellationToken {
     let listener = UnixListener::bind(socket).unwrap();
     let (registration, dra) = (RegistrationServer::new(plugin.clone()), DraPluginServer::new(plugin.clone()));
+    let health = plugin.versions.iter().any(|version| version == "v1.DRAResourceHealth");
+    let health = health.then(|| DraResourceHealthServer::new(plugin.clone()));
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     tokio::spawn(async move {
         tonic::transport::Server::builder()
             .add_service(registration)
             .add_service(dra)
+            .add_optional_service(health)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped)
             .await
             .unwrap();
@@ -91,6 +118,8 @@ fn serve(plugin: &Plugin, socket: &Path) -> CancellationToken {
 struct Stage {
     api: Arc<ApiServer>,
     kubelet: Kubelet,
+    /// Of leases.
+    hands: Hands,
     directory: TempDir,
 }
 
@@ -98,14 +127,16 @@ impl Stage {
     async fn new(version: KubeletVersion, slice_grace: Duration) -> Self {
         let directory = tempfile::Builder::new().prefix("dk").tempdir_in("/tmp").unwrap();
         let api = Arc::new(ApiServer::start(Gates::defaults_of(36)).await.unwrap());
+        let (clock, hands) = Clock::told();
         let kubelet = Kubelet::start(KubeletConfig {
             root: directory.path().to_owned(),
             node: "n".to_owned(),
             version,
             api: Arc::clone(&api),
             slice_grace,
+            clock,
         });
-        Self { api, kubelet: kubelet.unwrap(), directory }
+        Self { api, kubelet: kubelet.unwrap(), hands, directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -118,6 +149,7 @@ impl Stage {
             versions: versions.iter().map(|version| (*version).to_owned()).collect(),
             answer: Arc::default(),
             told: Arc::new(watch::channel(None).0),
+            health: Arc::new(watch::channel(report(&[])).0),
         }
     }
 
@@ -284,4 +316,87 @@ async fn a_removed_socket_deregisters_and_a_replaced_one_registers_again() {
     std::fs::remove_file(&socket).unwrap();
     let gone = |plugins: &dracpu_tests::support::kubelet::Plugins| plugins.drivers.is_empty();
     wait::until("deregistration", SOON, &mut stage.kubelet.plugins(), gone).await.unwrap();
+}
+
+/// A report: device, health, lease in seconds, words.
+fn report(devices: &[(&str, HealthStatus, i64, &str)]) -> Option<NodeWatchResourcesResponse> {
+    let device = |(name, health, lease, message): &(&str, HealthStatus, i64, &str)| DeviceHealth {
+        device: Some(DeviceIdentifier { pool_name: "p".to_owned(), device_name: (*name).to_owned() }),
+        health: (*health).into(),
+        last_updated_time: 1, // not what a lease is counted from
+        health_check_timeout_seconds: *lease,
+        message: (*message).to_owned(),
+    };
+    Some(NodeWatchResourcesResponse { devices: devices.iter().map(device).collect() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reported_device_is_known_until_its_lease_ends_and_other_devices_keep_their_state() {
+    let stage = Stage::new(KubeletVersion::Current, SOON).await;
+    let plugin = stage.plugin(&["v1.DRAPlugin", "v1.DRAResourceHealth"]);
+    let _dra = serve(&plugin, &plugin.endpoint);
+    let _registration = serve(&plugin, &stage.path("plugins_registry/cpu@reg.sock"));
+    let health = |device: &str| stage.kubelet.device_health(DRIVER, "p", device);
+    let wait = async |device: &str, health| {
+        stage.kubelet.wait_health(DRIVER, "p", device, health, SOON).await.unwrap()
+    };
+    let first = report(&[("a", HealthStatus::Healthy, 0, ""), ("b", HealthStatus::Healthy, 20, "fine")]);
+    plugin.health.send_replace(first);
+    assert_eq!(wait("b", Health::Healthy).await, "fine");
+    assert_eq!(health("c").0, Health::Unknown, "never reported");
+
+    stage.hands.advance(Duration::from_secs(19));
+    plugin.health.send_replace(report(&[("a", HealthStatus::Unhealthy, -1, &"x".repeat(1030))]));
+    let words = wait("a", Health::Unhealthy).await;
+    assert!(words.len() == 1024 && words.ends_with("x..."), "{words}");
+    assert_eq!(health("b").0, Health::Healthy, "it was not in the report");
+    stage.hands.advance(Duration::from_secs(1));
+    assert_eq!(health("b"), (Health::Unknown, String::new()));
+    stage.hands.advance(Duration::from_secs(28));
+    assert_eq!(health("a").0, Health::Unhealthy, "30 s where a report says nothing else");
+    stage.hands.advance(Duration::from_secs(1));
+    assert_eq!(health("a").0, Health::Unknown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_stream_of_health_loses_all_it_told_and_is_opened_again() {
+    let stage = Stage::new(KubeletVersion::Current, SOON).await;
+    let plugin = stage.plugin(&["v1.DRAPlugin", "v1.DRAResourceHealth"]);
+    let _dra = serve(&plugin, &plugin.endpoint);
+    let _registration = serve(&plugin, &stage.path("plugins_registry/cpu@reg.sock"));
+    let wait = async |health| stage.kubelet.wait_health(DRIVER, "p", "a", health, SOON).await.unwrap();
+    plugin.health.send_replace(report(&[("a", HealthStatus::Healthy, 20, "")]));
+    wait(Health::Healthy).await;
+    let before = stage.kubelet.reports().borrow().streams[DRIVER];
+    plugin.health.send_replace(None);
+    wait(Health::Unknown).await;
+    plugin.health.send_replace(report(&[("a", HealthStatus::Healthy, 20, "")]));
+    // it waits for 5 s, counted from a moment that shows nowhere
+    let mut reports = stage.kubelet.reports();
+    while reports.borrow_and_update().streams[DRIVER] == before {
+        stage.hands.advance(Duration::from_secs(5));
+        tokio::task::yield_now().await;
+    }
+    wait(Health::Healthy).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_kubelet_of_1_36_asks_a_driver_for_health_that_does_not_offer_it() {
+    for (version, offers, streams) in [
+        (KubeletVersion::Current, "v1.DRAPlugin", None),
+        (KubeletVersion::V136, "v1.DRAPlugin", Some(2)),
+        (KubeletVersion::V133, "v1beta1.DRAPlugin", None),
+    ] {
+        let stage = Stage::new(version, SOON).await;
+        let plugin = stage.plugin(&[offers]);
+        let _dra = serve(&plugin, &plugin.endpoint);
+        let _registration = serve(&plugin, &stage.path("plugins_registry/cpu@reg.sock"));
+        stage.kubelet.wait_registered(DRIVER, SOON).await.unwrap();
+        let mut reports = stage.kubelet.reports();
+        while reports.borrow_and_update().streams.get(DRIVER).copied() < streams {
+            stage.hands.advance(Duration::from_secs(5));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(reports.borrow().streams.contains_key(DRIVER), streams.is_some(), "{version:?}");
+    }
 }

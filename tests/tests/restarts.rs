@@ -41,6 +41,10 @@ async fn a_death_at_any_step_of_prepare_leaves_one_owner_a_cpu_and_a_repeatable_
         "ClaimRead",
         "Decided",
         "Booked",
+        "MetadataTempWritten",
+        "MetadataRenamed",
+        "MetadataSpecTempWritten",
+        "MetadataSpecRenamed",
         "TempCreated",
         "TempWritten",
         "TempSynced",
@@ -96,7 +100,8 @@ async fn a_death_at_any_step_of_unprepare_leaves_a_claim_that_can_be_unprepared_
     node.prepare(&old).await?;
     let of_old = cpus_of(&node, &old)?;
     node.kill_daemon().await?;
-    for step in ["Removing", "Unlinked", "RemovalSynced", "Released"] {
+    for step in ["Removing", "MetadataUnmounted", "MetadataRemoved", "Unlinked", "RemovalSynced", "Released"]
+    {
         start_dying_at(&mut node, step).await?;
         let claim = node.allocate("going", &[Ask::of("r", NUMA0, 2)]).await?;
         node.prepare(&claim).await?;
@@ -269,8 +274,15 @@ async fn the_steady_state_is_silent() -> Result<()> {
     node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
     let own = cpus_of(&node, &claim)?;
     node.ledger_is(&[(&claim, &own)]).await?;
+    let patches = || node.api.count(Verb::Patch, Resource::ResourceClaims);
+    let written = || async {
+        anyhow::ensure!(patches() == 1, "{} patches", patches());
+        Ok(())
+    };
+    poll("the claim's status", SOON, written).await?;
     let writes = || {
-        [Verb::Create, Verb::Update, Verb::Delete].map(|verb| node.api.count(verb, Resource::ResourceSlices))
+        let slices = [Verb::Create, Verb::Update, Verb::Delete];
+        (slices.map(|verb| node.api.count(verb, Resource::ResourceSlices)), patches())
     };
     let before = (writes(), node.runtime.calls().len(), node.daemon_lines().await.len());
     // what could wake it: a watch that ends, one that expires, a bookmark

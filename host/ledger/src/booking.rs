@@ -62,6 +62,8 @@ pub struct Booking {
     pub namespace: String,
     /// The claim object's name; empty when only its CPUs are known.
     pub name: String,
+    /// What its pod calls the claim, where it was made from a template.
+    pub pod_claim_name: Option<String>,
     /// Who decided; none where the scheduler chose the CPUs, or nobody knows.
     pub strategy: Option<StrategyId>,
     /// The claim's container also runs on the shared pool.

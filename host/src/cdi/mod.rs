@@ -15,4 +15,4 @@ pub use dracpu_codec::cdi::{
     BadUid, Content, ENV_PREFIX, Record, SpecFault, claim_of_device, device_id, spec_file_name,
 };
 pub use probe::{Access, NoProbe, Probe, Step, from_environment};
-pub use spec_dir::{Found, NotWritten, SpecDir};
+pub use spec_dir::{Found, NotWritten, SpecDir, new_file};

@@ -27,6 +27,14 @@ steps! {
         Decided,
         /// The CPUs are booked, nothing is written.
         Booked,
+        /// A file about the claim's devices is written, under a temporary name.
+        MetadataTempWritten,
+        /// That file has its name.
+        MetadataRenamed,
+        /// The spec that mounts it is written, under a temporary name.
+        MetadataSpecTempWritten,
+        /// That spec has its name; the claim's own is not written yet.
+        MetadataSpecRenamed,
         /// The temporary file exists and is empty.
         TempCreated,
         /// The temporary file is written.
@@ -44,6 +52,10 @@ steps! {
     UNPREPARE {
         /// Unprepare holds the allocation lock.
         Removing,
+        /// A spec that mounts a file about the claim's devices is gone.
+        MetadataUnmounted,
+        /// Those files are gone; the claim's own spec is still there.
+        MetadataRemoved,
         /// The spec has no name any more: the claim is unprepared.
         Unlinked,
         /// The directory is on the disk.
@@ -94,7 +106,7 @@ steps! {
     }
 }
 
-/// A change of the CDI directory.
+/// A change of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// A spec is about to be written.
@@ -109,6 +121,10 @@ pub enum Access {
     Remove,
     /// The directory is about to be brought to the disk.
     DirectorySync,
+    /// A file about a claim's devices, or the spec that mounts it, is about to be written.
+    WriteMetadata,
+    /// They are about to be removed.
+    RemoveMetadata,
 }
 
 /// Where tests and `dracpu simulate` can watch, fail or kill the driver.
@@ -118,7 +134,7 @@ pub trait Probe: Send + Sync {
         let _ = step;
     }
 
-    /// Called before the directory is touched.
+    /// Called before files are touched.
     ///
     /// # Errors
     /// This part of the change then fails with this error.

@@ -22,6 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 /// The most that a spec file may hold. One for all CPUs that Linux can have is a tenth of it.
 const MAX_BYTES: u64 = 4 << 20;
@@ -107,12 +108,7 @@ impl SpecDir {
     }
 
     fn write_temp(&self, temp: &Path, text: &str) -> io::Result<()> {
-        // Never opened, only made: what lies there could be a named pipe, or lead elsewhere.
-        match fs::remove_file(temp) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temp)?;
+        let mut file = new_file(temp)?;
         self.probe.reached(Step::TempCreated);
         self.probe.before(Access::TempWrite)?;
         file.write_all(text.as_bytes())?;
@@ -121,6 +117,15 @@ impl SpecDir {
         file.sync_all()?;
         self.probe.reached(Step::TempSynced);
         Ok(())
+    }
+
+    /// When a claim's spec was written.
+    ///
+    /// # Errors
+    /// I/O errors; there may be no such file.
+    pub fn written_at(&self, uid: &ClaimUid) -> io::Result<SystemTime> {
+        let file = self.file(uid).map_err(io::Error::other)?;
+        fs::symlink_metadata(file)?.modified()
     }
 
     /// Removes a claim's spec; one that is not there, or could never have been, is removed.
@@ -226,6 +231,19 @@ impl SpecDir {
         }
         Ok(names)
     }
+}
+
+/// A new, empty file that only its owner can read, in place of whatever has its name.
+///
+/// # Errors
+/// I/O errors.
+pub fn new_file(path: &Path) -> io::Result<File> {
+    // Never opened, only made: what lies there could be a named pipe, or lead elsewhere.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]

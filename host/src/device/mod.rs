@@ -4,8 +4,10 @@
 //! The way there is the same for the daemon and for `dracpu slices`: [`groups`], then the strategy is opened
 //! with them and answers an [`Offer`] for each, then [`publish`].
 //!
-//! Reading order: this file (the types), `grouped`, `individual`, `attributes`, `smt_layout`, `limits`.
+//! Reading order: this file (the types), `grouped`, `individual`, `attributes`, `smt_layout`, `limits`; `allocated`
+//! (what a claim's containers are told beside).
 
+mod allocated;
 mod attributes;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -21,6 +23,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_topology::{Topology, Warning};
 use std::collections::BTreeMap;
 
+pub use allocated::{ALLOCATED_NUM_CPUS, allocated};
 pub use attributes::PCIE_ROOT;
 pub use dracpu_codec::strategy::{Attribute, Offer};
 pub use grouped::{groups, llc_name};

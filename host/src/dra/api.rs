@@ -1,14 +1,15 @@
-//! What the driver reads from the API server: one object at a time, by name, when it is needed.
+//! What the driver reads from the API server: one object at a time, by name, when it is needed. It writes nothing but
+//! the status of claims.
 
-use super::convert;
+use super::{claim_status, convert};
 use crate::config::Config;
-use crate::driver::{Api as DriverApi, ApiError, Claim};
+use crate::driver::{Api as DriverApi, ApiError, Claim, ClaimStatus};
 use crate::words::{chain, sentence};
 use futures::future::{BoxFuture, try_join_all};
 use http_body_util::Limited;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject};
@@ -140,6 +141,15 @@ impl KubeApi {
         Ok(slices.items.into_iter().flat_map(|slice| convert::pcie_roots(slice, pool, device)).collect())
     }
 
+    /// Whoever has written the entries of this driver's devices before: they are this driver's to write.
+    async fn apply_status(&self, status: &ClaimStatus) -> Result<(), ApiError> {
+        let claims: Api<ResourceClaim> = Api::namespaced(self.access.client.clone(), &status.claim.namespace);
+        let how = PatchParams::apply(claim_status::FIELD_MANAGER).force();
+        let object = claim_status::applied(status);
+        let written = claims.patch_status(&status.claim.name, &how, &Patch::Apply(object)).await;
+        written.map(|_claim| ()).map_err(|error| self.reason(error))
+    }
+
     async fn bounded<T>(&self, question: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
         tokio::time::timeout(self.deadline, question).await.unwrap_or_else(|_elapsed| {
             let within = self.deadline.as_secs_f64();
@@ -192,6 +202,10 @@ impl DriverApi for KubeApi {
         device: &'a str,
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
         Box::pin(self.bounded(self.get_pcie_roots(node, driver, pool, device)))
+    }
+
+    fn write_status<'a>(&'a self, status: &'a ClaimStatus) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(self.bounded(self.apply_status(status)))
     }
 }
 

@@ -3,9 +3,13 @@
 use crate::DRIVER_NAME;
 use crate::device::{CPU_CAPACITY, PCIE_ROOT};
 use crate::driver::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PreparedDevice};
+use crate::words::quoted;
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
 };
+
+/// The annotation of a claim that was made from a template: the controller of claims writes it.
+const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// The parts of a claim object that the driver reads.
 ///
@@ -18,8 +22,11 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
         namespace: object.metadata.namespace.ok_or_else(|| missing("metadata.namespace"))?,
         name: object.metadata.name.ok_or_else(|| missing("metadata.name"))?,
     };
+    let pod_claim_name = object.metadata.annotations.and_then(|mut all| all.remove(POD_CLAIM_NAME));
+    let pod_claim_name = pod_claim_name.map(pod_claim_name_of).transpose()?;
     let Some(allocation) = object.status.and_then(|status| status.allocation) else {
-        return Ok(Claim { id, results: None, config: Vec::new(), pcie_root_matches: Vec::new() });
+        let (config, pcie_root_matches) = (Vec::new(), Vec::new());
+        return Ok(Claim { id, pod_claim_name, results: None, config, pcie_root_matches });
     };
     let devices = allocation.devices.unwrap_or_default();
     let results = devices.results.unwrap_or_default().into_iter().map(result).collect();
@@ -28,7 +35,19 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
     let constraints = object.spec.and_then(|spec| spec.devices?.constraints).unwrap_or_default();
     let on_root = constraints.into_iter().filter(|one| one.match_attribute.as_deref() == Some(PCIE_ROOT));
     let pcie_root_matches = on_root.map(|constraint| constraint.requests.unwrap_or_default()).collect();
-    Ok(Claim { id, results: Some(results), config, pcie_root_matches })
+    Ok(Claim { id, pod_claim_name, results: Some(results), config, pcie_root_matches })
+}
+
+/// A name that can stand in a path: what a pod can call a claim is a DNS label.
+fn pod_claim_name_of(name: String) -> Result<String, String> {
+    let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty() || name.len() > 63 || !name.chars().all(label) {
+        return Err(format!(
+            "the claim's annotation {POD_CLAIM_NAME} is `{}`, which is no name",
+            quoted(&name)
+        ));
+    }
+    Ok(name)
 }
 
 fn result(result: DeviceRequestAllocationResult) -> AllocationResult {
@@ -129,6 +148,7 @@ mod tests {
             consumed_cpus: None,
         };
         assert_eq!(claim.results, Some(vec![ours, foreign]));
+        assert_eq!(claim.pod_claim_name, None);
         assert_eq!(claim.pcie_root_matches, [vec!["r".to_owned(), "g".to_owned()], vec![]]);
         let config = |source, requests: &[&str], parameters| OpaqueConfig {
             source,
@@ -156,6 +176,21 @@ mod tests {
             "metadata": {"name": "c", "namespace": "n", "uid": "u"}, "spec": {}, "status": {"allocation": {}},
         }));
         assert_eq!(claim.unwrap().results, Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_claim_from_a_template_has_the_name_that_its_pod_gives_it() {
+        let named = |name: &str| {
+            convert(json!({
+                "metadata": {"name": "c-x7f", "namespace": "n", "uid": "u",
+                             "annotations": {"resource.kubernetes.io/pod-claim-name": name}},
+                "spec": {},
+            }))
+        };
+        assert_eq!(named("cpus-1").unwrap().pod_claim_name.as_deref(), Some("cpus-1"));
+        for strange in ["", "../../etc", "A", &"x".repeat(64)] {
+            assert!(named(strange).unwrap_err().contains("pod-claim-name"), "{strange}");
+        }
     }
 
     #[test]

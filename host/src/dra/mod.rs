@@ -1,14 +1,15 @@
 //! The kubelet's side: registration, and the plugin service that prepares and unprepares claims, in both
-//! versions of the API; and what the driver reads of claim and pod objects from the API server.
+//! versions of the API; and what the driver reads of claim and pod objects from the API server, and writes to claims.
 //!
-//! Translates and calls the driver; decides nothing, stores nothing. What the node reports of its devices
-//! (health, metadata) belongs here too.
+//! Translates and calls the driver; decides nothing, stores nothing.
 //!
 //! Reading order: `lock` and `sockets` (one driver on the node, and where it is reached), `registration`,
-//! `service` (the calls), `convert` (objects and answers), `api` (the API server).
+//! `service` (the calls), `health` (the devices), `convert` (objects and answers), `claim_status`, `api` (the API server).
 
 mod api;
+mod claim_status;
 mod convert;
+mod health;
 mod lock;
 mod registration;
 mod service;
@@ -21,12 +22,18 @@ pub use service::{Claims, Plugin, Refusal, Results};
 pub use sockets::{SocketError, clear_the_way, prepare_directories};
 
 use crate::cdi::{Probe, Step};
+use crate::clock::Clock;
 use crate::config::Config;
+use crate::driver::DevicesHealth;
 use dracpu_proto::dra_v1::dra_plugin_server::DraPluginServer as V1Server;
 use dracpu_proto::dra_v1beta1::dra_plugin_server::DraPluginServer as V1beta1Server;
+use dracpu_proto::health_v1::dra_resource_health_server::DraResourceHealthServer as HealthV1Server;
+use dracpu_proto::health_v1alpha1::dra_resource_health_server::DraResourceHealthServer as HealthV1alpha1Server;
 use dracpu_proto::registration::registration_server::RegistrationServer;
+use health::HealthReports;
 use sockets::SocketFile;
 use std::sync::Arc;
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -49,7 +56,15 @@ pub enum ServeError {
     },
 }
 
-/// Serves the kubelet until `stop`, then finishes the calls that run. The DRA socket listens before the
+/// How the devices are, and whose time it is told by.
+pub struct Reported {
+    /// What is reported.
+    pub devices: watch::Receiver<DevicesHealth>,
+    /// When it is reported again.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Serves the kubelet until `stop`, then finishes the calls that run; reports of how the devices are end at once. The DRA socket listens before the
 /// registration socket appears, since the kubelet may call at once; both are gone afterwards.
 ///
 /// # Errors
@@ -57,6 +72,7 @@ pub enum ServeError {
 pub async fn serve(
     config: Config,
     plugin: Plugin,
+    reported: Reported,
     registrar: Registrar,
     probe: Arc<dyn Probe>,
     stop: CancellationToken,
@@ -70,11 +86,14 @@ pub async fn serve(
         dra = %config.dra_socket().display(),
         "serving the kubelet"
     );
+    let health = HealthReports::new(reported.devices, reported.clock, stop.clone());
     let dra = async {
         let _removed_at_the_end = dra_file;
         Server::builder()
             .add_service(V1Server::new(plugin.clone()))
             .add_service(V1beta1Server::new(plugin))
+            .add_service(HealthV1Server::new(health.clone()))
+            .add_service(HealthV1alpha1Server::new(health))
             .serve_with_incoming_shutdown(UnixListenerStream::new(dra), stop.clone().cancelled_owned())
             .await
             .map_err(|source| ServeError::Server { socket: "DRA", source })

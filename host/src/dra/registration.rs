@@ -12,9 +12,11 @@ use dracpu_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, Re
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// Names of the services on the DRA socket, in order of preference: the kubelet takes the first that it
-/// knows. 1.34 and newer know v1, 1.32 and newer v1beta1.
-const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+/// Names of the services on the DRA socket, in order of preference: the kubelet takes the first of a kind
+/// that it knows. 1.34 and newer know v1, 1.32 and newer v1beta1; 1.37 and newer v1 of health, 1.34 and newer
+/// v1alpha1.
+const SERVICES: [&str; 4] =
+    ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
 
 /// Answers the kubelet's questions and keeps the verdict for readiness.
 #[derive(Debug)]

@@ -3,21 +3,22 @@
 use super::service::Results;
 use super::*;
 use crate::cdi::NoProbe;
+use crate::clock::SystemClock;
 use crate::config::ConfigFlags;
-use crate::driver::{ClaimRef, Prepared, PreparedDevice};
+use crate::driver::{ClaimRef, DeviceHealth, DevicesHealth, Prepared, PreparedDevice};
 use crate::http::Health;
 use crate::http::metrics::{Metrics, NodeState};
 use crate::readiness::{Part, Readiness};
 use dracpu_proto::registration::registration_client::RegistrationClient;
 use dracpu_proto::registration::{InfoRequest, RegistrationStatus};
-use dracpu_proto::{dra_v1, dra_v1beta1};
+use dracpu_proto::{dra_v1, dra_v1beta1, health_v1, health_v1alpha1};
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint, Uri};
 
@@ -68,11 +69,22 @@ fn device(uid: &str) -> PreparedDevice {
     }
 }
 
+/// Devices `d0`, `d1`, … with these troubles.
+fn health_of(troubles: &[Option<&str>]) -> DevicesHealth {
+    let device = |(n, trouble): (usize, &Option<&str>)| DeviceHealth {
+        pool: "node".to_owned(),
+        device: format!("d{n}"),
+        trouble: trouble.map(str::to_owned),
+    };
+    Arc::new(troubles.iter().enumerate().map(device).collect())
+}
+
 /// A driver that serves a kubelet's directory.
 struct Served {
     dir: tempfile::TempDir,
     config: Config,
     stub: Arc<Stub>,
+    devices: watch::Sender<DevicesHealth>,
     metrics: Arc<Metrics>,
     readiness: Arc<Readiness>,
     health: Arc<Health>,
@@ -106,11 +118,14 @@ impl Served {
         let plugin = Plugin::new(stub.clone(), metrics.clone());
         let endpoint = config.dra_socket().to_str().unwrap().to_owned();
         let registrar = Registrar::new(endpoint, readiness.clone(), health.clone());
-        let task = tokio::spawn(serve(config.clone(), plugin, registrar, Arc::new(NoProbe), stop.clone()));
+        let devices = watch::Sender::new(health_of(&[None, None]));
+        let reported = Reported { devices: devices.subscribe(), clock: Arc::new(SystemClock) };
+        let task =
+            tokio::spawn(serve(config.clone(), plugin, reported, registrar, Arc::new(NoProbe), stop.clone()));
         while !config.registration_socket().exists() {
             tokio::task::yield_now().await;
         }
-        Self { dir, config, stub, metrics, readiness, health, stop, task }
+        Self { dir, config, stub, devices, metrics, readiness, health, stop, task }
     }
 
     fn readiness(&self) -> Option<String> {
@@ -154,7 +169,9 @@ async fn kubelet_registers_through_its_own_authority() {
     let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "dra.cpu"));
     assert_eq!(Path::new(&info.endpoint), served.config.dra_socket());
-    assert_eq!(info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+    let services =
+        ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"];
+    assert_eq!(info.supported_versions, services);
     assert!(served.readiness().unwrap().contains("not yet said"));
 
     let refused = RegistrationStatus { plugin_registered: false, error: "name is taken".to_owned() };
@@ -241,6 +258,73 @@ async fn running_call_is_finished_at_the_end_and_the_sockets_are_gone() {
     served.task.await.unwrap().unwrap();
     assert!(!served.config.dra_socket().exists());
     drop(served.dir);
+}
+
+/// Device, health, lease and text of each device of a report.
+fn told(report: health_v1::NodeWatchResourcesResponse) -> Vec<(String, i32, i64, String)> {
+    let device = |device: health_v1::DeviceHealth| {
+        let id = device.device.unwrap();
+        assert_eq!(id.pool_name, "node");
+        assert!(device.last_updated_time > 1_600_000_000, "{}", device.last_updated_time);
+        (id.device_name, device.health, device.health_check_timeout_seconds, device.message)
+    };
+    report.devices.into_iter().map(device).collect()
+}
+
+fn expected(health: &[(&str, i32, &str)]) -> Vec<(String, i32, i64, String)> {
+    let device =
+        |(name, health, text): &(&str, i32, &str)| ((*name).to_owned(), *health, 20, (*text).to_owned());
+    health.iter().map(device).collect()
+}
+
+#[tokio::test]
+async fn every_subscriber_is_told_of_all_devices_at_once_and_on_each_change() {
+    use health_v1::dra_resource_health_client::DraResourceHealthClient as V1;
+    use health_v1alpha1::dra_resource_health_client::DraResourceHealthClient as V1alpha1;
+    let served = Served::start().await;
+    let channel = dial(&served.config.dra_socket()).await;
+    let request = health_v1::NodeWatchResourcesRequest {};
+    let mut first = V1::new(channel.clone()).node_watch_resources(request).await.unwrap().into_inner();
+    let request = health_v1alpha1::NodeWatchResourcesRequest {};
+    let mut second = V1alpha1::new(channel).node_watch_resources(request).await.unwrap().into_inner();
+    let well = expected(&[("d0", 1, "device initialized"), ("d1", 1, "device initialized")]);
+    assert_eq!(told(first.message().await.unwrap().unwrap()), well);
+    assert_eq!(second.message().await.unwrap().unwrap().devices.len(), 2);
+
+    served.devices.send_replace(health_of(&[None, Some("offline: CPU 1 of claim a/b")]));
+    let ill = expected(&[("d0", 1, "device initialized"), ("d1", 2, "offline: CPU 1 of claim a/b")]);
+    assert_eq!(told(first.message().await.unwrap().unwrap()), ill);
+    let report = second.message().await.unwrap().unwrap();
+    assert_eq!(report.devices[1].health, health_v1alpha1::HealthStatus::Unhealthy as i32);
+    assert_eq!(report.devices[1].message, "offline: CPU 1 of claim a/b");
+
+    served.devices.send_replace(health_of(&[None, None]));
+    assert_eq!(told(first.message().await.unwrap().unwrap()), well);
+}
+
+#[tokio::test]
+async fn a_stream_of_health_leaves_nothing_behind_and_does_not_keep_the_server_from_ending() {
+    use health_v1::dra_resource_health_client::DraResourceHealthClient as V1;
+    let served = Served::start().await;
+    let request = || health_v1::NodeWatchResourcesRequest {};
+    let mut kubelet = V1::new(dial(&served.config.dra_socket()).await);
+    let before = served.devices.receiver_count();
+    let mut stream = kubelet.node_watch_resources(request()).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    assert_eq!(served.devices.receiver_count(), before + 1);
+    drop(stream);
+    let gone = async {
+        while served.devices.receiver_count() > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), gone).await.unwrap();
+
+    let mut stream = kubelet.node_watch_resources(request()).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    served.stop.cancel();
+    assert!(stream.message().await.unwrap().is_none(), "it ends without an error");
+    served.task.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use super::view::{self, Names, View};
 use crate::config::{Config, DeviceMode, Selection};
 use crate::device::{Group, Published};
 use crate::logging;
+use crate::metadata::Attributes;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +114,11 @@ impl Allocation {
     /// The strategies that claims may name; none in individual mode.
     pub(super) fn selection(&self) -> Option<&Selection> {
         self.opened.as_ref().map(|_| &self.selection)
+    }
+
+    /// What is known of the devices, for who is told of them.
+    pub(super) fn attributes(&self) -> Attributes<'_> {
+        Attributes { topology: &self.topology, published: &self.view.devices }
     }
 
     /// The active strategy; none in individual mode.

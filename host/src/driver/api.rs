@@ -1,6 +1,8 @@
-use super::claim::Claim;
+use super::claim::{Claim, ClaimRef};
+use dracpu_cpuset::CpuSet;
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
 /// What the driver asks the API server. Never from a container hook.
 pub trait Api: Send + Sync {
@@ -34,6 +36,41 @@ pub trait Api: Send + Sync {
         pool: &'a str,
         device: &'a str,
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>>;
+
+    /// Writes what a claim has here into its object's status, in this driver's name. Once more the same is no
+    /// change. [`ApiError::NotFound`] when there is no such object.
+    ///
+    /// # Errors
+    /// [`ApiError`], within a bounded time.
+    fn write_status<'a>(&'a self, status: &'a ClaimStatus) -> BoxFuture<'a, Result<(), ApiError>>;
+}
+
+/// What a claim has on this node, for its object's status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimStatus {
+    /// Whose status.
+    pub claim: ClaimRef,
+    /// When its record was written.
+    pub prepared_at: SystemTime,
+    /// Who decided; none where the scheduler chose the CPUs, or nobody knows.
+    pub strategy: Option<String>,
+    /// One for each of its results.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// What a claim has of one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceStatus {
+    /// As in the allocation result.
+    pub pool: String,
+    /// As in the allocation result.
+    pub device: String,
+    /// As in the allocation result.
+    pub share_id: Option<String>,
+    /// Its CPUs of this device.
+    pub cpus: CpuSet,
+    /// CPUs that nobody may use while the claim lives.
+    pub blocked: CpuSet,
 }
 
 /// Why the API server did not answer.

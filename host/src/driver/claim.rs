@@ -17,6 +17,9 @@ pub struct ClaimRef {
 pub struct Claim {
     /// `metadata.uid`, `.namespace`, `.name`.
     pub id: ClaimRef,
+    /// The annotation `resource.kubernetes.io/pod-claim-name`: what the pod calls a claim that was made from a
+    /// template.
+    pub pod_claim_name: Option<String>,
     /// `status.allocation.devices.results`, those of other drivers too. None = not allocated.
     pub results: Option<Vec<AllocationResult>>,
     /// Opaque parameters for this driver, in the order of `status.allocation.devices.config`.

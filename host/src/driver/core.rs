@@ -2,11 +2,13 @@ use super::allocation::{Allocation, Unusable};
 use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
+use super::health::{self, DevicesHealth};
 use super::locks::{Guard, Locks, lock, may_wait};
 use super::under_way::UnderWay;
 use crate::cdi::{Content, Found, Probe, Record, SpecDir, Step};
 use crate::config::{Config, Selection};
 use crate::device::Device;
+use crate::metadata::{MetadataFiles, WriteError};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{Booking, ClaimUid, Ledger};
 use dracpu_topology::Topology;
@@ -30,6 +32,8 @@ pub struct DriverParts {
     pub api: Arc<dyn Api>,
     /// The directory of CDI specs.
     pub specs: SpecDir,
+    /// What containers are told of their devices.
+    pub metadata: MetadataFiles,
     /// Where tests can look or break in.
     pub probe: Arc<dyn Probe>,
     /// Changes with every boot (`/proc/sys/kernel/random/boot_id`).
@@ -62,6 +66,7 @@ pub struct Driver {
     pub(super) config: Config,
     api: Arc<dyn Api>,
     specs: SpecDir,
+    metadata: MetadataFiles,
     pub(super) probe: Arc<dyn Probe>,
     pub(super) boot_id: String,
     /// The active one, for who must not wait for the allocation lock.
@@ -74,6 +79,11 @@ pub struct Driver {
     pub(super) containers_within: Option<Duration>,
     /// Whether the runtime has said what runs.
     pub(super) containers_known: watch::Sender<bool>,
+    pub(super) health: watch::Sender<DevicesHealth>,
+    /// Claims whose status is to be written.
+    pub(super) statuses: Mutex<BTreeSet<ClaimUid>>,
+    /// There may be such claims.
+    pub(super) status_due: Notify,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
     /// Masks are due that no hook may bring soon.
@@ -94,19 +104,40 @@ impl Driver {
     /// # Errors
     /// [`StartError`].
     pub fn start(parts: DriverParts) -> Result<Arc<Self>, StartError> {
-        let DriverParts { config, topology, strategies, api, specs, probe, boot_id, containers_within } =
-            parts;
+        let DriverParts {
+            config,
+            topology,
+            strategies,
+            api,
+            specs,
+            metadata,
+            probe,
+            boot_id,
+            containers_within,
+        } = parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
-        let unreadable = adopt(&specs, &mut ledger, &allocation, &boot_id, &*probe)?;
+        let (known, unreadable) = adopt(&specs, &mut ledger, &allocation, &boot_id, &*probe)?;
         probe.reached(Step::RecordsRead);
+        match metadata.sweep(&known) {
+            Ok(0) => {}
+            Ok(files) => {
+                tracing::info!(files, "removed what was left of the device metadata of former claims")
+            }
+            Err(WriteError { path, source }) => {
+                tracing::warn!("cannot remove device metadata of former claims: {}: {source}", path.display())
+            }
+        }
+        let statuses = if config.claim_status { known } else { BTreeSet::new() };
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
+        let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
         Ok(Arc::new(Self {
             config,
             api,
             specs,
+            metadata,
             probe,
             boot_id,
             locks: Locks::new(allocation, ledger),
@@ -117,6 +148,9 @@ impl Driver {
             devices,
             containers_within,
             containers_known: watch::Sender::new(containers_within.is_none()),
+            health: watch::Sender::new(Arc::new(health)),
+            statuses: Mutex::new(statuses),
+            status_due: Notify::new(),
             unproven: Notify::new(),
             masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),
@@ -138,6 +172,7 @@ impl Driver {
         let mut ledger = self.ledger();
         ledger.replace_node(node);
         self.tell_due(&ledger);
+        self.tell_health(&ledger);
     }
 
     /// Other strategies decide from now on; claims keep their CPUs, and a claim that is being decided is decided by the
@@ -154,6 +189,7 @@ impl Driver {
         let mut current = self.allocation();
         let selected = current.select(&self.config, strategies, selection);
         let _may_be_none = self.announce(&current);
+        self.tell_health(&self.ledger());
         selected
     }
 
@@ -199,6 +235,12 @@ impl Driver {
         &self.specs
     }
 
+    /// What containers are told of their devices. Not under the ledger lock.
+    pub(super) fn metadata(&self) -> &MetadataFiles {
+        may_wait("a file");
+        &self.metadata
+    }
+
     /// The API server. Not under a lock.
     pub(super) fn api(&self) -> &dyn Api {
         may_wait("the API server");
@@ -206,30 +248,35 @@ impl Driver {
     }
 }
 
-/// Takes over what is recorded. Returns the files of which not even the CPUs are known.
+/// Takes over what is recorded. Returns the claims that have a file from here on, and the files of which not even the
+/// CPUs are known.
 fn adopt(
     specs: &SpecDir,
     ledger: &mut Ledger,
     allocation: &Allocation,
     boot_id: &str,
     probe: &dyn Probe,
-) -> Result<Vec<PathBuf>, StartError> {
+) -> Result<(BTreeSet<ClaimUid>, Vec<PathBuf>), StartError> {
     let records = |source| StartError::Records { path: specs.path().to_owned(), source };
     match specs.sweep() {
         Ok(0) => {}
         Ok(files) => tracing::info!(files, "removed what an interrupted write had left in the CDI directory"),
         Err(error) => tracing::warn!(%error, "cannot remove old temporary files in the CDI directory"),
     }
-    let mut unreadable = Vec::new();
+    let (mut known, mut unreadable) = (BTreeSet::new(), Vec::new());
     for Found { path, uid, content } in specs.scan().map_err(records)? {
         let file = path.display();
+        known.extend(uid.clone());
         match (uid, content) {
             (Some(uid), Ok(Content::Recorded(record))) => {
                 if let Some(booking) = valid(&uid, record, ledger, allocation, boot_id) {
                     ledger.adopt(uid, booking);
                     probe.reached(Step::Adopted);
-                } else if let Err(error) = specs.remove(&uid) {
-                    tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
+                } else {
+                    if let Err(error) = specs.remove(&uid) {
+                        tracing::warn!(claim_uid = %uid, %error, "cannot remove CDI spec {file} of an earlier boot");
+                    }
+                    known.remove(&uid);
                 }
             }
             (Some(uid), Ok(Content::CpusOnly { cpus, doubt })) => {
@@ -262,7 +309,7 @@ fn adopt(
     for uid in ledger.stranded() {
         tracing::warn!(claim_uid = %uid, "the claim holds CPUs that are reserved by now; it keeps them");
     }
-    Ok(unreadable)
+    Ok((known, unreadable))
 }
 
 /// What a record is worth. None when the node has rebooted since (so that no container of the claim runs)

@@ -72,14 +72,16 @@ pub enum PrepareError {
          is unprepared"
     )]
     RecordMismatch(CpuSet),
-    /// The spec could not be written.
+    /// A file could not be written.
     #[error(
-        "CDI spec {} cannot be written{}; {}",
+        "{file} {} cannot be written{}; {}",
         path.display(),
         if *.booked { ", the claim keeps its CPUs" } else { ", no CPU was given out" },
         remedy(.source)
     )]
     Write {
+        /// What it is.
+        file: &'static str,
         /// The file.
         path: PathBuf,
         /// Whether the CPUs stay booked: they were before, or what is left of the file cannot be removed.
@@ -163,9 +165,11 @@ pub enum ResultFault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnprepareError {
-    /// The spec could not be removed.
-    #[error("CDI spec {} cannot be removed, the CPUs stay booked; {}", path.display(), remedy(.source))]
+    /// A file could not be removed.
+    #[error("{file} {} cannot be removed, the CPUs stay booked; {}", path.display(), remedy(.source))]
     Remove {
+        /// What it is.
+        file: &'static str,
         /// The file.
         path: PathBuf,
         /// Why.

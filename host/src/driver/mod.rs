@@ -8,16 +8,18 @@
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `status`, `error`.
 
 mod allocation;
 mod api;
 mod claim;
+mod claim_status;
 mod container;
 mod core;
 mod decide;
 mod error;
 mod floor;
+mod health;
 mod loaded;
 mod locks;
 mod pcie;
@@ -36,7 +38,7 @@ mod tests;
 use dracpu_codec::{env, opaque, quantity};
 
 pub use allocation::{Unusable, published};
-pub use api::{Api, ApiError};
+pub use api::{Api, ApiError, ClaimStatus, DeviceStatus};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
 pub use container::{Container, Created, Pod, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};
@@ -44,6 +46,7 @@ pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
 pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use floor::NothingShared;
+pub use health::{DeviceHealth, DevicesHealth};
 pub use loaded::LoadedOnce;
 pub use opaque::ConfigFault;
 pub use prove::Round;

@@ -7,10 +7,12 @@
 //! 3. Allocation lock. Look again: the record may have come, its file have gone, or the claim been unprepared.
 //! 4. The strategy decides; its answer has been verified.
 //! 5. The CPUs are booked: from here on nobody else gets them.
-//! 6. The spec gets its name: the claim is prepared, and stays so over a crash.
-//! 7. The answer.
+//! 6. The files for its containers (device metadata) and the specs that mount them are in place.
+//! 7. The spec gets its name: the claim is prepared, and stays so over a crash.
+//! 8. The answer.
 //!
-//! When 6 fails, 5 is undone; unless the spec cannot be removed: then the CPUs stay booked.
+//! When 6 or 7 fails, 5 is undone; unless the spec cannot be removed: then the CPUs stay booked. A claim
+//! without its files is refused: the answer names what the runtime is to mount, so none may be missing.
 //!
 //! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
 //! for it.
@@ -27,6 +29,7 @@ use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{NotWritten, Record, Step, device_id};
+use crate::metadata::{self, WriteError};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{BookError, Booking, ClaimUid, StrategyId};
@@ -142,7 +145,9 @@ impl Driver {
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
-        if let Some(booking) = recorded.filter(|booking| self.specs().holds(uid, booking)) {
+        let in_place =
+            |booking: &Booking| self.specs().holds(uid, booking) && self.metadata().holds(uid, booking);
+        if let Some(booking) = recorded.filter(in_place) {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
@@ -152,8 +157,8 @@ impl Driver {
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {
-                if !self.specs().holds(uid, &booking) {
-                    tracing::warn!("the CDI spec was missing or damaged; written again");
+                if !in_place(&booking) {
+                    tracing::warn!("a file of the claim was missing or damaged; written again");
                     self.rewrite(uid, &allocation, &booking)?;
                 }
                 booking
@@ -168,6 +173,8 @@ impl Driver {
             }
         };
         lock(&self.orphans).remove(uid);
+        self.tell_health(&self.ledger());
+        self.status_is_due(uid);
         self.probe.reached(Step::Answering);
         Ok(Some(prepared(uid, &booking)))
     }
@@ -204,7 +211,7 @@ impl Driver {
         self.ledger().unproven_claims().find(|(_, said, _)| *said == uid).map(|(_, _, cpus)| cpus.clone())
     }
 
-    /// Steps 4 to 6.
+    /// Steps 4 to 7.
     fn give(
         &self,
         uid: &ClaimUid,
@@ -288,7 +295,7 @@ impl Driver {
         self.ledger().holders(&looked_at)
     }
 
-    /// Writes the spec of a claim that holds its CPUs, whatever becomes of this.
+    /// Writes the files of a claim that holds its CPUs, whatever becomes of this.
     fn rewrite(
         &self,
         uid: &ClaimUid,
@@ -298,7 +305,7 @@ impl Driver {
         self.write(uid, allocation, booking, |_| true)
     }
 
-    /// Writes the spec of a claim that has none. When that fails none is left, or the claim is to
+    /// Writes the files of a claim that has none. When that fails no spec is left, or the claim is to
     /// [keep its CPUs](PrepareError::keeps_cpus).
     pub(super) fn write_new(
         &self,
@@ -306,10 +313,19 @@ impl Driver {
         allocation: &Allocation,
         booking: &Booking,
     ) -> Result<(), PrepareError> {
-        self.write(uid, allocation, booking, |named| named && self.specs().remove(uid).is_err())
+        let written =
+            self.write(uid, allocation, booking, |named| named && self.specs().remove(uid).is_err());
+        if written.as_ref().is_err_and(|error| !error.keeps_cpus()) {
+            // What stays of it is swept at the next start at the latest.
+            let removed = self.remove_metadata(uid, &booking.namespace, &booking.name);
+            if let Err(WriteError { path, source }) = removed {
+                tracing::warn!("cannot remove device metadata {}: {source}", path.display());
+            }
+        }
+        written
     }
 
-    /// `keeps`: whether the claim has its CPUs although its spec could not be written, given that the spec has its name.
+    /// `keeps`: whether the claim has its CPUs although its files could not be written, given whether its spec has its name.
     fn write(
         &self,
         uid: &ClaimUid,
@@ -323,10 +339,18 @@ impl Driver {
             booking: booking.clone(),
         };
         let path = self.specs().file(uid)?;
+        match self.metadata().write(uid, booking, allocation.attributes()) {
+            Ok(()) => {}
+            Err(WriteError { path, source }) => {
+                let file = "device metadata";
+                return Err(PrepareError::Write { file, path, booked: keeps(false), source });
+            }
+        }
         match self.specs().write(uid, &record) {
             Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
             Err(NotWritten { named, source }) => {
-                return Err(PrepareError::Write { path, booked: keeps(named), source });
+                let file = "CDI spec";
+                return Err(PrepareError::Write { file, path, booked: keeps(named), source });
             }
         }
         Ok(())
@@ -360,7 +384,7 @@ fn uid(claim: &ClaimRef) -> ClaimUid {
 
 fn named(object: &Claim) -> Booking {
     let ClaimRef { namespace, name, .. } = object.id.clone();
-    Booking { namespace, name, ..Booking::default() }
+    Booking { namespace, name, pod_claim_name: object.pod_claim_name.clone(), ..Booking::default() }
 }
 
 fn request(wanted: &Wanted<'_>) -> Option<Request> {
@@ -376,13 +400,20 @@ fn request(wanted: &Wanted<'_>) -> Option<Request> {
 }
 
 fn prepared(uid: &ClaimUid, booking: &Booking) -> Prepared {
-    let devices = booking.parts.iter().map(|part| PreparedDevice {
-        request: main_request(&part.request).to_owned(),
-        pool: part.pool.clone(),
-        device: part.device.clone(),
-        share_id: part.share_id.clone(),
-        cdi_device_ids: vec![device_id(uid)],
-        cpus: part.cpus.clone(),
+    let mut mounted = BTreeSet::new();
+    let devices = booking.parts.iter().map(|part| {
+        let request = main_request(&part.request);
+        let mut cdi_device_ids = vec![device_id(uid)];
+        // Once for each request: its file is about all its devices.
+        cdi_device_ids.extend(mounted.insert(request).then(|| metadata::device_id(uid, request)));
+        PreparedDevice {
+            request: request.to_owned(),
+            pool: part.pool.clone(),
+            device: part.device.clone(),
+            share_id: part.share_id.clone(),
+            cdi_device_ids,
+            cpus: part.cpus.clone(),
+        }
     });
     Prepared { devices: devices.collect() }
 }

@@ -108,6 +108,7 @@ impl Driver {
                 Some(booking) => match self.record_again(&uid, &allocation, &booking, &who.pod_uid) {
                     Ok(()) => {
                         tracing::info!(claim_uid = %uid, %cpus, "{who} has the claim; its record is back");
+                        self.status_is_due(&uid);
                     }
                     Err(error) => {
                         tracing::warn!(claim_uid = %uid, "{:#}", anyhow::Error::new(error));
@@ -118,7 +119,9 @@ impl Driver {
             }
             round.settled += 1;
         }
-        self.tell_due(&self.ledger());
+        let ledger = self.ledger();
+        self.tell_due(&ledger);
+        self.tell_health(&ledger);
         round
     }
 

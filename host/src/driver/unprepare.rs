@@ -1,10 +1,11 @@
 //! Unprepare. For each claim, in this order:
 //!
 //! 1. Allocation lock. A prepare of the claim that is under way gives it no CPUs any more.
-//! 2. The spec loses its name: the claim is unprepared, and stays so over a crash.
-//! 3. The CPUs are free.
+//! 2. The files for its containers (device metadata), and what mounts them, are gone.
+//! 3. The spec loses its name: the claim is unprepared, and stays so over a crash.
+//! 4. The CPUs are free.
 //!
-//! When 2 fails the CPUs stay booked. A claim that nobody knows is unprepared. What runs on the CPUs does
+//! When 2 or 3 fails the CPUs stay booked. A claim that nobody knows is unprepared. What runs on the CPUs does
 //! not matter: the kubelet is the authority, and a stop event can be lost.
 
 use super::ApiError;
@@ -13,7 +14,8 @@ use super::core::Driver;
 use super::error::{ReleaseError, UnprepareError};
 use super::locks::lock;
 use crate::cdi::Step;
-use dracpu_ledger::ClaimUid;
+use crate::metadata::WriteError;
+use dracpu_ledger::{Booking, ClaimUid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,6 +68,21 @@ impl Driver {
         Ok(())
     }
 
+    /// Removes what containers of a claim are told of its devices. The files have the claim's name, and stay when
+    /// another claim has it by now.
+    pub(super) fn remove_metadata(
+        &self,
+        uid: &ClaimUid,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), WriteError> {
+        let same = |(other, booking): (&ClaimUid, &Booking)| {
+            other != uid && (booking.namespace.as_str(), booking.name.as_str()) == (namespace, name)
+        };
+        let keep_files = self.ledger().bookings().any(same);
+        self.metadata().remove(uid, namespace, name, keep_files)
+    }
+
     fn unprepare_blocking(&self, claim: &ClaimRef) -> Result<(), UnprepareError> {
         let _span = tracing::info_span!("claim", claim_uid = claim.uid, op = "unprepare").entered();
         let uid = &ClaimUid::from(claim.uid.as_str());
@@ -74,9 +91,16 @@ impl Driver {
         self.probe.reached(Step::Removing);
         // A UID that no spec can carry has none to remove.
         if let Ok(path) = self.specs().file(uid) {
+            self.remove_metadata(uid, &claim.namespace, &claim.name).map_err(
+                |WriteError { path, source }| UnprepareError::Remove {
+                    file: "device metadata",
+                    path,
+                    source,
+                },
+            )?;
             match self.specs().remove(uid) {
                 Ok(()) => lock(&self.unreadable).retain(|unreadable| *unreadable != path),
-                Err(source) => return Err(UnprepareError::Remove { path, source }),
+                Err(source) => return Err(UnprepareError::Remove { file: "CDI spec", path, source }),
             }
         }
         let freed = {
@@ -87,9 +111,11 @@ impl Driver {
             }
             let freed = ledger.release(uid);
             self.tell_due(&ledger);
+            self.tell_health(&ledger);
             freed
         };
         lock(&self.orphans).remove(uid);
+        lock(&self.statuses).remove(uid);
         self.probe.reached(Step::Released);
         match freed {
             Some(booking) => tracing::debug!(cpus = %booking.cpus(), "unprepared"),

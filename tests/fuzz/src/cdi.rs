@@ -128,6 +128,7 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
         booking: Booking {
             namespace: String::arbitrary(u)?,
             name: String::arbitrary(u)?,
+            pod_claim_name: Option::arbitrary(u)?,
             strategy: strategy.map(|(name, digest)| StrategyId { name, digest }),
             joins_shared_pool: bool::arbitrary(u)?,
             parts,

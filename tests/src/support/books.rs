@@ -6,8 +6,9 @@ use super::kubelet::ClaimRef;
 use super::node::{Node, Pod};
 use super::wait::{SOON, poll};
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the kubelet knows of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,8 +122,48 @@ impl Books {
         for series in ["dra_cpu_conflicted_cpus", "dra_cpu_stranded_cpus"] {
             ensure!(node.metric(series).await? == 0.0, "{series} is not 0");
         }
+        for (uid, _) in self.0.iter().filter(|(_, entry)| matches!(entry.known, Known::Prepared(_))) {
+            has_metadata(node, uid).with_context(|| format!("claim {uid}"))?;
+        }
         no_leftovers(node)
     }
+}
+
+/// A spec that mounts a file about a claim's devices.
+struct MetadataSpec {
+    name: String,
+    uid: String,
+    file: PathBuf,
+}
+
+fn metadata_specs(node: &Node) -> Result<Vec<MetadataSpec>> {
+    let mut specs = Vec::new();
+    for entry in std::fs::read_dir(node.cdi_dir()).into_iter().flatten() {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let device = name.strip_prefix("dra.cpu_metadata_").and_then(|rest| rest.strip_suffix(".json"));
+        let Some((uid, _request)) = device.and_then(|device| device.rsplit_once('_')) else { continue };
+        let spec = read_json(&node.cdi_dir().join(&name))?;
+        let file = spec.pointer("/devices/0/containerEdits/mounts/0/hostPath").and_then(Value::as_str);
+        let file = file.with_context(|| format!("{name} mounts nothing"))?.into();
+        specs.push(MetadataSpec { uid: uid.to_owned(), name, file });
+    }
+    Ok(specs)
+}
+
+/// A claim has files about its devices, they are mounted, and they are about this claim.
+fn has_metadata(node: &Node, uid: &str) -> Result<()> {
+    let specs: Vec<MetadataSpec> = metadata_specs(node)?.into_iter().filter(|spec| spec.uid == uid).collect();
+    ensure!(!specs.is_empty(), "nothing mounts the claim's device metadata");
+    for spec in specs {
+        let of = read_json(&spec.file)?;
+        ensure!(of["metadata"]["uid"] == uid, "{} is about {of}", spec.file.display());
+    }
+    Ok(())
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
 /// No file but those that belong there.
@@ -141,8 +182,17 @@ pub fn no_leftovers(node: &Node) -> Result<()> {
         }
         Ok(())
     };
-    only(&node.cdi_dir(), &|name| name.starts_with("dra.k8s.io-cpu_claim-") && name.ends_with(".json"))?;
-    only(&node.path("k/plugins/dra.cpu"), &|name| ["dracpu.lock", "dra@dra.sock"].contains(&name))?;
+    let recorded = node.recorded()?;
+    let metadata = metadata_specs(node)?;
+    only(&node.cdi_dir(), &|name| {
+        let of_metadata =
+            || metadata.iter().any(|spec| spec.name == name && recorded.contains_key(&spec.uid));
+        name.starts_with("dra.k8s.io-cpu_claim-") && name.ends_with(".json") || of_metadata()
+    })?;
+    let own = ["dracpu.lock", "dra@dra.sock", "dra-device-metadata"];
+    only(&node.path("k/plugins/dra.cpu"), &|name| own.contains(&name))?;
+    let files = node.path("k/plugins/dra.cpu/dra-device-metadata");
+    only(&files, &|name| metadata.iter().any(|spec| spec.file.starts_with(files.join(name))))?;
     only(&node.path("k/plugins_registry"), &|name| name == "dra.cpu@reg.sock")?;
     if node.config.own_cache {
         only(&node.path("cache"), &|name| name.ends_with(".cwasm"))?;

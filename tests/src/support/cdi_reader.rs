@@ -247,6 +247,8 @@ impl Registry {
             for path in files {
                 let spec = match Spec::read(&path, newest) {
                     Ok(spec) => spec,
+                    // removed since the directory was listed
+                    Err(_) if !path.exists() => continue,
                     Err(error) => {
                         registry.errors.insert(path, format!("{error:#}"));
                         continue;

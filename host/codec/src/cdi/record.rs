@@ -38,6 +38,8 @@ struct Json {
     v: u64,
     namespace: String,
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_claim_name: Option<String>,
     #[serde(rename = "bootID")]
     boot_id: String,
     topology_hash: String,
@@ -73,11 +75,13 @@ struct Version {
 impl Record {
     /// The record as it stands in the annotation.
     pub(crate) fn to_json(&self) -> String {
-        let Booking { namespace, name, strategy, joins_shared_pool, parts } = self.booking.clone();
+        let Booking { namespace, name, pod_claim_name, strategy, joins_shared_pool, parts } =
+            self.booking.clone();
         let json = Json {
             v: VERSION,
             namespace,
             name,
+            pod_claim_name,
             boot_id: self.boot_id.clone(),
             topology_hash: self.topology_hash.clone(),
             strategy: strategy.map(|StrategyId { name, digest }| JsonStrategy { name, digest }),
@@ -97,6 +101,7 @@ impl Record {
         let booking = Booking {
             namespace: json.namespace,
             name: json.name,
+            pod_claim_name: json.pod_claim_name,
             strategy: json.strategy.map(|JsonStrategy { name, digest }| StrategyId { name, digest }),
             joins_shared_pool: json.join_shared_pool,
             parts: parts?,

@@ -183,8 +183,16 @@ mod tests {
         };
         let strategy = Some(StrategyId { name: "packed".into(), digest: "sha256:00".into() });
         let (namespace, name) = ("ns".to_owned(), "c".to_owned());
-        let booking = Booking { namespace, name, strategy, joins_shared_pool: false, parts: vec![part] };
+        let booking = Booking { namespace, name, strategy, parts: vec![part], ..Booking::default() };
         Record { boot_id: "b".into(), topology_hash: "t".into(), booking }
+    }
+
+    #[test]
+    fn the_name_that_a_pod_gives_a_claim_is_recorded() {
+        let mut record = record("2-3");
+        record.booking.pod_claim_name = Some("cpus".to_owned());
+        let text = text(&"u".into(), &record);
+        assert_eq!(parse(&"u".into(), text.as_bytes()).unwrap(), Content::Recorded(record));
     }
 
     #[test]

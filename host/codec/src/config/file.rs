@@ -62,6 +62,7 @@ pub(super) struct FileConfig {
     pub(super) kubeconfig: Option<String>,
     pub(super) sysfs_overlay: Option<String>,
     pub(super) publish_node_allocatable_resource_mapping: Option<bool>,
+    pub(super) claim_status: Option<bool>,
 }
 
 /// The keys and values of a file, before anybody asked what they mean.
@@ -100,9 +101,6 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
         }
         _ => {}
     }
-    if fields.flag("claimStatus") == Some(true) {
-        fields.problem("claimStatus", "true is not supported by this version; remove it or set it to false");
-    }
     FileConfig {
         cpu_device_mode: fields.text("cpuDeviceMode"),
         group_by: fields.text("groupBy"),
@@ -118,6 +116,7 @@ pub(super) fn read(map: Map<String, Value>, problems: &mut Vec<String>) -> FileC
         kubeconfig: fields.text("kubeconfig"),
         sysfs_overlay: fields.text("sysfsOverlay"),
         publish_node_allocatable_resource_mapping: fields.flag("publishNodeAllocatableResourceMapping"),
+        claim_status: fields.flag("claimStatus"),
     }
 }
 

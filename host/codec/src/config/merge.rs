@@ -132,6 +132,7 @@ pub(super) fn merge(
         publish_node_allocatable_resource_mapping: file
             .publish_node_allocatable_resource_mapping
             .unwrap_or(false),
+        claim_status: file.claim_status.unwrap_or(true),
         bind_address: bind_address?,
         expose_pcie_roots: flags.expose_pcie_roots.unwrap_or(false),
         cache_dir: flags

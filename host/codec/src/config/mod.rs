@@ -47,6 +47,8 @@ pub struct Config {
     pub sysfs_overlay: Option<PathBuf>,
     /// `publishNodeAllocatableResourceMapping`.
     pub publish_node_allocatable_resource_mapping: bool,
+    /// `claimStatus`: write the CPUs of a claim into its status.
+    pub claim_status: bool,
     /// `--bind-address`.
     pub bind_address: SocketAddr,
     /// `--expose-pcie-roots`.
@@ -158,6 +160,7 @@ impl Config {
             "kubeconfig": self.kubeconfig,
             "sysfsOverlay": self.sysfs_overlay,
             "publishNodeAllocatableResourceMapping": self.publish_node_allocatable_resource_mapping,
+            "claimStatus": self.claim_status,
             "--bind-address": self.bind_address.to_string(),
             "--expose-pcie-roots": self.expose_pcie_roots,
             "--kubelet-root-dir": self.kubelet_root_dir,

@@ -97,6 +97,7 @@ strategies:
     assert_eq!(reserved(&config), "0-1,8");
     assert_eq!(config.min_shared_cpus, MinSharedCpus::Explicit(3));
     assert!(config.remove_cfs_quota && config.publish_node_allocatable_resource_mapping);
+    assert!(!config.claim_status);
     assert_eq!(config.node_name, "node-1");
     assert_eq!(config.kubeconfig, Some("/etc/kubeconfig".into()));
     assert_eq!(config.sysfs_overlay, Some("/etc/overlay.yaml".into()));
@@ -373,7 +374,7 @@ fn what_cannot_be_honoured_is_refused_with_key_and_value() {
         ("reservedCPUCount: 0", &[], &["reservedCPUCount", "above 0"]),
         ("reservedCPUCount: 0-1", &[], &["reservedCPUCount", "whole number"]),
         ("reservedCPUCount: 9000", &[], &["`reservedCPUCount`: 9000 is more than the 8192 CPUs"]),
-        ("claimStatus: true", &[], &["claimStatus", "not supported"]),
+        ("claimStatus: often", &[], &["claimStatus", "must be true or false", "`often`"]),
         ("cpuDeviceMode: Grouped", &[], &["cpuDeviceMode", "`Grouped`", "individual"]),
         ("", &["--cpu-device-mode=x"], &["--cpu-device-mode", "`x`"]),
         ("groupBy: core", &[], &["groupBy", "`core`", "numanode, socket, llc or machine"]),

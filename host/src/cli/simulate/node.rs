@@ -9,6 +9,7 @@ use crate::cli::Failure;
 use crate::cli::strategy::catalogue_of;
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
+use crate::metadata::MetadataFiles;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
 use dracpu_cpuset::CpuSet;
@@ -261,7 +262,13 @@ impl Node {
             requests.unwrap_or_default().into_iter().map(|request| request.split(&self.node_name)).unzip();
         let config = config.unwrap_or_default().into_iter().map(Into::into);
         let config = config.chain(short.into_iter().flatten()).collect();
-        self.api.put(Claim { id: id.clone(), results: Some(results), config, pcie_root_matches: Vec::new() });
+        self.api.put(Claim {
+            id: id.clone(),
+            results: Some(results),
+            config,
+            pcie_root_matches: Vec::new(),
+            pod_claim_name: None,
+        });
         id
     }
 
@@ -370,6 +377,11 @@ impl Parts<'_> {
             strategies: strategies.of(&config)?,
             api: api.clone(),
             specs: SpecDir::new(self.cdi_dir.to_owned(), faults.clone()),
+            metadata: MetadataFiles::new(
+                self.cdi_dir.with_file_name("metadata"),
+                self.cdi_dir.to_owned(),
+                faults.clone(),
+            ),
             probe: faults.clone(),
             boot_id: format!("boot-{}", self.boots),
             // A story need not speak of the runtime.

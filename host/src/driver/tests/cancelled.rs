@@ -27,10 +27,14 @@ fn claims(home: &Home, uids: &[&str]) -> Vec<ClaimRef> {
     uids.iter().map(|uid| home.allocate(uid, &[(DEVICE, "2")])).collect()
 }
 
+/// The claims with a spec; just these have files about their devices.
 fn spec_count(home: &Home) -> usize {
-    std::fs::read_dir(home.cdi_dir()).map_or(0, |entries| {
-        entries.map(|entry| assert!(entry.unwrap().path().extension().unwrap() == "json")).count()
-    })
+    let entries = std::fs::read_dir(home.cdi_dir()).into_iter().flatten();
+    let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().all(|name| name.ends_with(".json")), "{names:?}");
+    let claims = names.iter().filter(|name| name.starts_with("dra.k8s.io-cpu_claim-")).count();
+    assert_eq!(home.with_metadata().len(), claims, "{names:?}");
+    claims
 }
 
 /// All claims, whether by the dropped call or by this one, have two CPUs each, which nobody else has.

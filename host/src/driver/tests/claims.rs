@@ -17,7 +17,7 @@ async fn a_recorded_claim_is_answered_without_api_and_strategy() {
     let home = Home::new();
     let driver = home.start();
     let first = home.prepare(&driver, "A", "2").await.unwrap();
-    assert_eq!(first.devices[0].cdi_device_ids, ["dra.k8s.io/cpu=claim-A"]);
+    assert_eq!(first.devices[0].cdi_device_ids, ["dra.k8s.io/cpu=claim-A", "dra.cpu/metadata=A_r"]);
     let asked = *home.api.asked.lock().unwrap();
     *home.api.down.lock().unwrap() = true;
     *home.strategy.before.lock().unwrap() = Some(Box::new(|_| unreachable!("the strategy was asked")));

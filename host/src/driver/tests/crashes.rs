@@ -15,6 +15,8 @@ impl Probe for DieAt {
     }
 }
 
+/// Of the steps of an unprepare, after which the claim is still there.
+const UNCOMMITTED: [Step; 3] = [Step::Removing, Step::MetadataUnmounted, Step::MetadataRemoved];
 const COMMITTED: [Step; 3] = [Step::Renamed, Step::WriteSynced, Step::Answering];
 
 #[tokio::test]
@@ -40,8 +42,16 @@ async fn a_crash_in_prepare_leaves_the_claim_prepared_or_untouched() {
         let names: Vec<_> =
             std::fs::read_dir(home.cdi_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert!(names.iter().all(|name| name.to_string_lossy().ends_with(".json")), "{step:?}: {names:?}");
+        let committed = COMMITTED.contains(&step);
+        let with_metadata = if committed { vec!["A", "other"] } else { vec!["other"] };
+        assert_eq!(
+            home.with_metadata(),
+            with_metadata,
+            "{step:?}: nothing is left of a claim that is not there"
+        );
         home.prepare(&after, "A", "2").await.unwrap();
         assert_eq!(held(&after), [holds("A", "3-4"), holds("other", "0-2")], "{step:?}");
+        assert_eq!(home.with_metadata(), ["A", "other"], "{step:?}");
     }
 }
 
@@ -61,10 +71,14 @@ async fn a_crash_in_unprepare_leaves_the_claim_whole_or_gone() {
 
         home.probe = Arc::new(crate::cdi::NoProbe);
         let after = home.start();
-        let expected = if step == Step::Removing { vec![holds("A", "0-1")] } else { vec![] };
+        let expected = if UNCOMMITTED.contains(&step) { vec![holds("A", "0-1")] } else { vec![] };
         assert_eq!(held(&after), expected, "{step:?}");
+        if UNCOMMITTED.contains(&step) {
+            prepare(&after, super::support::reference("A")).await.unwrap();
+            assert_eq!(home.with_metadata(), ["A"], "{step:?}: what was removed is back");
+        }
         unprepare(&after, "A").await;
-        assert_eq!(held(&after), []);
+        assert_eq!((held(&after), home.with_metadata()), (vec![], vec![]), "{step:?}");
     }
 }
 

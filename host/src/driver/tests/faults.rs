@@ -7,16 +7,25 @@ use crate::cdi::Access;
 use crate::driver::Round;
 use std::sync::Arc;
 
-/// Where the writing of a spec can fail before the spec has its name.
-const BEFORE_THE_NAME: [Access; 4] = [Access::Write, Access::TempWrite, Access::TempSync, Access::Rename];
+/// Where the writing of a claim's files can fail before its spec has its name.
+const BEFORE_THE_NAME: [Access; 5] =
+    [Access::WriteMetadata, Access::Write, Access::TempWrite, Access::TempSync, Access::Rename];
 
-const WRITING: [Access; 5] =
-    [Access::Write, Access::TempWrite, Access::TempSync, Access::Rename, Access::DirectorySync];
+const WRITING: [Access; 6] = [
+    Access::WriteMetadata,
+    Access::Write,
+    Access::TempWrite,
+    Access::TempSync,
+    Access::Rename,
+    Access::DirectorySync,
+];
 
+/// What there is but device metadata, for which see `with_metadata`.
 fn files(home: &Home) -> Vec<String> {
     let entries = std::fs::read_dir(home.cdi_dir()).into_iter().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| !name.starts_with("dra.cpu_metadata_"));
     names.sort();
     names
 }
@@ -46,6 +55,7 @@ async fn a_new_claim_that_cannot_be_recorded_is_refused_and_takes_no_cpu() {
             assert!(error.contains("no CPU was given out; make room"), "{access:?}: {error}");
             assert_eq!(driver.status(), before, "{access:?}");
             assert_eq!(files(&home), specs(&["other"]), "{access:?}");
+            assert_eq!(home.with_metadata(), ["other"], "{access:?}");
         }
         assert_eq!(held(&home.start()), [holds("other", "0-2")], "{access:?}");
         disk.fail_at(&[]);
@@ -68,7 +78,7 @@ async fn a_claim_whose_name_may_not_last_is_refused_and_nobody_else_gets_its_cpu
     let answer = prepare(&driver, reference("A")).await.unwrap();
     assert_eq!(answer.devices[0].cpus, cpus("0-1"));
     unprepare(&driver, "B").await;
-    assert_eq!(held(&home.start()), [holds("A", "0-1")]);
+    assert_eq!((held(&home.start()), home.with_metadata()), (vec![holds("A", "0-1")], vec!["A".to_owned()]));
 }
 
 #[tokio::test]
@@ -78,6 +88,7 @@ async fn a_recorded_claim_whose_file_cannot_be_restored_keeps_its_cpus() {
         let driver = home.start();
         let answer = home.prepare(&driver, "A", "2").await.unwrap();
         std::fs::remove_file(home.spec("A")).unwrap();
+        std::fs::remove_dir_all(home.metadata_dir()).unwrap();
         disk.fail_at(&[access]);
         for _ in 0..2 {
             let error = prepare(&driver, reference("A")).await.unwrap_err().to_string();
@@ -87,6 +98,7 @@ async fn a_recorded_claim_whose_file_cannot_be_restored_keeps_its_cpus() {
         disk.fail_at(&[]);
         assert_eq!(prepare(&driver, reference("A")).await.unwrap(), answer, "{access:?}");
         assert_eq!((files(&home), held(&home.start())), (specs(&["A"]), vec![holds("A", "0-1")]));
+        assert_eq!(home.with_metadata(), ["A"], "{access:?}");
     }
 }
 
@@ -105,12 +117,13 @@ async fn a_claim_of_another_driver_that_cannot_be_completed_keeps_its_cpus() {
         disk.fail_at(&[]);
         prepare(&driver, reference("A")).await.unwrap();
         assert_eq!((files(&home), held(&home.start())), (specs(&["A"]), vec![holds("A", "2-4")]));
+        assert_eq!(home.with_metadata(), ["A"], "{access:?}");
     }
 }
 
 #[tokio::test]
 async fn a_claim_that_cannot_be_unprepared_keeps_its_cpus() {
-    for access in [Access::Remove, Access::DirectorySync] {
+    for access in [Access::RemoveMetadata, Access::Remove, Access::DirectorySync] {
         let (home, disk) = home();
         let driver = home.start();
         home.prepare(&driver, "A", "2").await.unwrap();
@@ -123,6 +136,7 @@ async fn a_claim_that_cannot_be_unprepared_keeps_its_cpus() {
         disk.fail_at(&[]);
         unprepare(&driver, "A").await;
         assert_eq!((held(&driver), files(&home)), (vec![], specs(&[])), "{access:?}");
+        assert_eq!(home.with_metadata(), [""; 0], "{access:?}");
     }
 }
 
@@ -140,6 +154,7 @@ async fn a_running_containers_claim_is_held_until_its_record_can_be_written() {
         prepare(&driver, reference("A")).await.unwrap();
         driver.prove_once().await;
         assert_eq!((held(&driver), files(&home)), (vec![holds("A", "0-1")], specs(&["A"])), "{access:?}");
+        assert_eq!(home.with_metadata(), ["A"], "{access:?}");
     }
 }
 
@@ -165,6 +180,7 @@ async fn a_record_that_can_be_neither_finished_nor_removed_is_booked() {
         assert_eq!(held(&driver), expected, "{by_kubelet}");
         let next = home.start();
         assert_eq!((held(&next), next.status().conflicted), (expected.to_vec(), vec![]), "{by_kubelet}");
+        assert_eq!(home.with_metadata(), ["A", "B"], "{by_kubelet}");
         unprepare(&driver, "A").await;
         assert_eq!(files(&home), specs(&["B"]));
     }

@@ -1,9 +1,11 @@
 mod cancelled;
+mod claim_status;
 mod claims;
 mod containers;
 mod crashes;
 mod faults;
 #[cfg(debug_assertions)]
 mod locks;
+mod metadata;
 mod records;
 mod support;

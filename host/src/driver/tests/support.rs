@@ -2,12 +2,13 @@
 
 use super::super::locks::lock;
 use super::super::{
-    AllocationResult, Api, ApiError, Claim, ClaimRef, Container, Decide, Driver, DriverParts, Pod,
-    PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
+    AllocationResult, Api, ApiError, Claim, ClaimRef, ClaimStatus, Container, Decide, Driver, DriverParts,
+    Pod, PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
 use crate::cdi::{Access, NoProbe, Probe, SpecDir};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
 use crate::device::{Group, Offer, fixtures};
+use crate::metadata::MetadataFiles;
 use crate::strategy::{Decision, Grant, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
@@ -18,6 +19,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 
 pub(super) const DEVICE: &str = "cpudevnuma000";
 
@@ -34,6 +36,10 @@ pub(super) struct FakeApi {
     pub(super) asked: Mutex<usize>,
     /// PCIe roots of other drivers' devices, by device.
     pub(super) roots: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Statuses that were sent while it was up.
+    pub(super) statuses: watch::Sender<Vec<ClaimStatus>>,
+    /// What it says to them; none = they are written.
+    pub(super) refuses_status: Mutex<Option<ApiError>>,
 }
 
 impl FakeApi {
@@ -72,6 +78,14 @@ impl Api for FakeApi {
         device: &'a str,
     ) -> BoxFuture<'a, Result<BTreeSet<String>, ApiError>> {
         self.ask(|| Ok(lock(&self.roots).get(device).cloned().unwrap_or_default()))
+    }
+
+    fn write_status<'a>(&'a self, status: &'a ClaimStatus) -> BoxFuture<'a, Result<(), ApiError>> {
+        let refusal = lock(&self.refuses_status).clone();
+        self.ask(|| {
+            self.statuses.send_modify(|statuses| statuses.push(status.clone()));
+            refusal.map_or(Ok(()), Err)
+        })
     }
 }
 
@@ -203,6 +217,32 @@ impl Home {
         self.root.path().join("cdi")
     }
 
+    pub(super) fn metadata_dir(&self) -> PathBuf {
+        self.root.path().join("metadata")
+    }
+
+    /// The claims with a file about their devices and a spec that mounts it: UIDs, which are names here too.
+    pub(super) fn with_metadata(&self) -> Vec<String> {
+        let names = |directory: PathBuf| -> BTreeSet<String> {
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let specs = names(self.cdi_dir()).into_iter().filter_map(|name| {
+            let device = name.strip_prefix("dra.cpu_metadata_")?.strip_suffix("_r.json")?;
+            Some(device.to_owned())
+        });
+        let specs: Vec<String> = specs.collect();
+        let files: Vec<String> = names(self.metadata_dir())
+            .into_iter()
+            .inspect(|name| {
+                assert!(self.metadata_dir().join(name).join("r/metadata.json").is_file(), "{name}")
+            })
+            .map(|name| name.trim_start_matches("ns_").to_owned())
+            .collect();
+        assert_eq!(specs, files);
+        specs
+    }
+
     pub(super) fn spec(&self, uid: &str) -> PathBuf {
         self.cdi_dir().join(format!("dra.k8s.io-cpu_claim-{uid}.json"))
     }
@@ -218,6 +258,7 @@ impl Home {
             strategies: Arc::new(self.strategy.clone()),
             api: self.api.clone(),
             specs: SpecDir::new(self.cdi_dir(), self.probe.clone()),
+            metadata: MetadataFiles::new(self.metadata_dir(), self.cdi_dir(), self.probe.clone()),
             probe: self.probe.clone(),
             boot_id: self.boot_id.clone(),
             containers_within: self.containers_within,
@@ -238,7 +279,13 @@ impl Home {
             consumed_cpus: Some((*cpus).into()).filter(|cpus: &String| !cpus.is_empty()),
         };
         let results = Some(results.iter().map(result).collect());
-        let claim = Claim { id: id.clone(), results, config: Vec::new(), pcie_root_matches: Vec::new() };
+        let claim = Claim {
+            id: id.clone(),
+            results,
+            config: Vec::new(),
+            pcie_root_matches: Vec::new(),
+            pod_claim_name: None,
+        };
         lock(&self.api.claims).insert(uid.into(), claim);
         id
     }

@@ -1,12 +1,13 @@
 //! From an HTTP request to an answer.
 
 use super::super::percent;
+use super::claim_status::{self, Fault, Write};
 use super::quantity::Quantity;
 use super::slice_rules::{faults, immutable};
 use super::status::{Refusal, refusal};
 use super::store::{Key, Resource, metadata};
 use super::watching::{Selector, Watch};
-use super::{Presence, Reply, Seen, Shared, State, Verb, claim_status};
+use super::{Presence, Reply, Seen, Shared, State, Verb};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -43,12 +44,12 @@ pub(super) fn serve(listener: TcpListener, shared: Arc<Shared>) -> JoinHandle<()
 }
 
 /// A request for a resource, as its path and query say.
-struct Call {
-    verb: Verb,
-    resource: Resource,
+pub(super) struct Call {
+    pub(super) verb: Verb,
+    pub(super) resource: Resource,
     namespace: Option<String>,
-    name: String,
-    subresource: String,
+    pub(super) name: String,
+    pub(super) subresource: String,
     query: BTreeMap<String, String>,
 }
 
@@ -130,23 +131,25 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         return Ok(json_answer(refusal.code, &refusal.body));
     };
     let patch_type = request.headers().get("content-type").and_then(|value| value.to_str().ok());
-    let merge = patch_type != Some("application/merge-patch+json");
+    let applies = patch_type == Some("application/apply-patch+yaml");
     let body = request.into_body().collect().await.map(|all| all.to_bytes()).unwrap_or_default();
     let counted = (call.verb, call.resource) == (Verb::Get, Resource::ResourceClaims);
     let held = if counted { Some(ClaimGet::count_in(&shared).await) } else { None };
-    let answered = respond(&shared, &call, &body, merge);
-    drop(held);
-    let response = match answered {
-        Ok(response) => response,
-        Err(refusal) => json_answer(refusal.code, &refusal.body),
+    let response = {
+        // one step: who sees what a request has changed finds the request counted
+        let mut state = shared.state();
+        let answered = respond(&shared, &mut state, &call, &body, applies);
+        let response = answered.unwrap_or_else(|refusal| json_answer(refusal.code, &refusal.body));
+        state.seen.push(Seen {
+            verb: call.verb,
+            resource: call.resource,
+            subresource: call.subresource,
+            name: call.name,
+            code: response.status().as_u16(),
+        });
+        response
     };
-    shared.state().seen.push(Seen {
-        verb: call.verb,
-        resource: call.resource,
-        subresource: call.subresource,
-        name: call.name,
-        code: response.status().as_u16(),
-    });
+    drop(held);
     shared.requests.send_modify(|n| *n += 1);
     Ok(response)
 }
@@ -173,8 +176,13 @@ impl Drop for ClaimGet<'_> {
     }
 }
 
-fn respond(shared: &Arc<Shared>, call: &Call, body: &[u8], merge: bool) -> Result<Response<Body>, Refusal> {
-    let mut state = shared.state();
+fn respond(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    call: &Call,
+    body: &[u8],
+    applies: bool,
+) -> Result<Response<Body>, Refusal> {
     state.authorize(call)?;
     if let Some(answer) = state.answer_on_demand(call)? {
         return Ok(answer);
@@ -215,11 +223,20 @@ fn respond(shared: &Arc<Shared>, call: &Call, body: &[u8], merge: bool) -> Resul
         (Verb::Update | Verb::Patch, Resource::ResourceClaims, "status") => {
             let sent: Value = serde_json::from_slice(body).map_err(|error| bad_request(&error))?;
             let Some(old) = state.store.get(&call.key()).cloned() else { return Err(subject.not_found()) };
-            let merge = merge && call.verb == Verb::Patch;
-            let mut claim =
-                claim_status::with_devices(&old, &sent, merge).map_err(|errors| subject.invalid(&errors))?;
-            if let Some(revision) = sent["metadata"]["resourceVersion"].as_str() {
-                metadata(&mut claim).insert("resourceVersion".to_owned(), revision.into());
+            state.authorize_devices(call, &sent)?;
+            let parameter = |name: &str| call.query.get(name).map(String::as_str).unwrap_or_default();
+            let (manager, force) = (parameter("fieldManager").to_owned(), parameter("force") == "true");
+            let how = if applies { Write::Apply { manager, force } } else { Write::Replace };
+            let written = claim_status::written(&old, &sent, &how).map_err(|fault| match fault {
+                Fault::Invalid(errors) => subject.invalid(&errors),
+                Fault::Conflict(why) => subject.refusal(409, "Conflict", &why),
+                Fault::BadRequest(why) => bad_request(&why),
+            });
+            let mut claim = written?;
+            for field in ["uid", "resourceVersion"] {
+                if let Some(value) = sent["metadata"][field].as_str() {
+                    metadata(&mut claim).insert(field.to_owned(), value.into());
+                }
             }
             ok(state.store.replace(&call.key(), claim)?)
         }
@@ -265,36 +282,6 @@ fn watch(call: &Call) -> Result<Watch, Refusal> {
 }
 
 impl State {
-    fn authorize(&self, call: &Call) -> Result<(), Refusal> {
-        let Some(allowed) = &self.allowed else { return Ok(()) };
-        let wanted = |&&(verb, resource, sub): &&(Verb, Resource, &str)| {
-            (verb, resource) == (call.verb, call.resource) && sub == call.subresource
-        };
-        if allowed.iter().any(|rule| wanted(&rule)) {
-            return Ok(());
-        }
-        let (group, plural, _) = call.resource.names();
-        let verb = format!("{:?}", call.verb).to_lowercase();
-        let message = format!(
-            "{plural}.{group} \"{}\" is forbidden: User \"system:serviceaccount:kube-system:dracpu\" cannot {verb} resource \"{plural}\" in API group \"{group}\"",
-            call.name
-        );
-        Err(call.resource.subject(&call.name).refusal(403, "Forbidden", &message))
-    }
-
-    fn confine(&self, call: &Call, node: &Value) -> Result<(), Refusal> {
-        match &self.confined_to {
-            Some(own) if node != own => {
-                let message = format!(
-                    "resourceslices.resource.k8s.io \"{}\" is forbidden: ValidatingAdmissionPolicy 'dra-cpu-own-node' denied request: this user's node is {own}, the slice's node is {node}",
-                    call.name
-                );
-                Err(call.resource.subject(&call.name).refusal(403, "Forbidden", &message))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn answer_on_demand(&mut self, call: &Call) -> Result<Option<Response<Body>>, Refusal> {
         let matching = |fault: &&mut super::Fault| {
             fault.verb == call.verb && fault.resource == call.resource && fault.left != Some(0)
@@ -377,7 +364,7 @@ fn canonicalize(slice: &mut ResourceSlice) {
 }
 
 /// Fields that were sent and are not part of the type: the server prunes them with a warning.
-fn unknown_fields(path: &str, sent: &Value, known: &Value, found: &mut BTreeSet<String>) {
+pub(super) fn unknown_fields(path: &str, sent: &Value, known: &Value, found: &mut BTreeSet<String>) {
     match (sent, known) {
         (Value::Object(sent), Value::Object(known)) => {
             for (key, value) in sent.iter().filter(|(_, value)| !value.is_null()) {

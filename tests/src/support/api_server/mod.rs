@@ -1,9 +1,10 @@
 //! The API server: real HTTP on a loopback port, the resources that a node driver touches, and every rule
 //! by which the real server would refuse, prune or end something.
 //!
-//! Reading order: this file (the handle with its switches), `http` (requests to answers), `store`
+//! Reading order: this file (the handle with its switches), `http` (requests to answers), `access`, `store`
 //! (objects, revisions, watches), `slice_rules`, `gates`, `quantity`, `claim_status`, `status`.
 
+mod access;
 mod claim_status;
 mod gates;
 mod http;
@@ -143,7 +144,8 @@ pub struct ApiServer {
     serving: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the driver's role may do, as its chart grants it (and the Go driver's chart before it).
+/// What the driver's role may do: no more than its chart grants it, and the Go driver's chart before it. `driver`
+/// stands for the verb `associated-node:…` on `resourceclaims/driver`.
 fn driver_role() -> BTreeSet<(Verb, Resource, &'static str)> {
     let slices = [Verb::List, Verb::Watch, Verb::Create, Verb::Update, Verb::Delete];
     let pods = [Verb::Get, Verb::List, Verb::Watch];
@@ -152,7 +154,7 @@ fn driver_role() -> BTreeSet<(Verb, Resource, &'static str)> {
         .into();
     role.extend(slices.map(|verb| (verb, Resource::ResourceSlices, "")));
     role.extend(pods.map(|verb| (verb, Resource::Pods, "")));
-    role.extend([Verb::Patch, Verb::Update].map(|verb| (verb, Resource::ResourceClaims, "status")));
+    role.extend(["status", "driver"].map(|sub| (Verb::Patch, Resource::ResourceClaims, sub)));
     role
 }
 
@@ -253,6 +255,20 @@ impl ApiServer {
     /// Lets a caller write slices of this node only, as the usual admission policy does.
     pub fn confine_slices_to(&self, node: &str) {
         self.shared.state().confined_to = Some(node.to_owned());
+    }
+
+    /// Takes the leave to write the status of claims away, or gives it back.
+    pub fn allow_claim_status(&self, allow: bool) {
+        let mut state = self.shared.state();
+        let Some(allowed) = &mut state.allowed else { return };
+        for sub in ["status", "driver"] {
+            let rule = (Verb::Patch, Resource::ResourceClaims, sub);
+            if allow {
+                allowed.insert(rule)
+            } else {
+                allowed.remove(&rule)
+            };
+        }
     }
 
     /// Switches authorization off.

@@ -2,20 +2,23 @@
 //! unprepares, and removes the slices of drivers that are gone.
 //!
 //! Reading order: this file (the handle), `registration` (a socket's life), `plugin` (prepare and
-//! unprepare), `grpc` (calls), `authority` (what grpc-go puts on the wire).
+//! unprepare), `health` (how devices are), `grpc` (calls), `authority` (what grpc-go puts on the wire).
 //!
 //! Sources: `pkg/kubelet/pluginmanager` and `pkg/kubelet/cm/dra` of Kubernetes 1.35 to 1.37.
 
 mod authority;
 mod grpc;
+mod health;
 mod plugin;
 mod registration;
 
 pub use authority::{Dialing, authority};
 pub use grpc::{CallError, Connection};
+pub use health::{Health, Reports};
 pub use plugin::{Answers, ClaimRef, Device};
 
 use super::api_server::ApiServer;
+use super::clock::Clock;
 use super::wait;
 use anyhow::{Context, Result, bail};
 use registration::watch_sockets;
@@ -39,8 +42,10 @@ pub enum DraApi {
 /// Which kubelet to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeletVersion {
-    /// 1.36 or newer: knows both API versions; the DRA socket as `unix:` target.
+    /// 1.37: knows both API versions and both of health; the DRA socket as `unix:` target.
     Current,
+    /// 1.36: the same, but asks every driver for health v1alpha1.
+    V136,
     /// 1.33: knows v1beta1 only; the bare path for both sockets.
     V133,
 }
@@ -48,14 +53,16 @@ pub enum KubeletVersion {
 impl KubeletVersion {
     fn known(self) -> &'static [(&'static str, DraApi)] {
         match self {
-            Self::Current => &[("v1.DRAPlugin", DraApi::V1), ("v1beta1.DRAPlugin", DraApi::V1Beta1)],
+            Self::Current | Self::V136 => {
+                &[("v1.DRAPlugin", DraApi::V1), ("v1beta1.DRAPlugin", DraApi::V1Beta1)]
+            }
             Self::V133 => &[("v1beta1.DRAPlugin", DraApi::V1Beta1)],
         }
     }
 
     fn dra_dialing(self) -> Dialing {
         match self {
-            Self::Current => Dialing::UnixScheme,
+            Self::Current | Self::V136 => Dialing::UnixScheme,
             Self::V133 => Dialing::BarePath,
         }
     }
@@ -73,6 +80,8 @@ pub struct KubeletConfig {
     pub api: Arc<ApiServer>,
     /// How long a driver may be gone before its slices are deleted: 30 s in life.
     pub slice_grace: Duration,
+    /// What leases of health are measured by.
+    pub clock: Clock,
 }
 
 /// A driver that is registered.
@@ -104,6 +113,7 @@ struct Shared {
     config: KubeletConfig,
     plugins: watch::Sender<Plugins>,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
+    health: watch::Sender<Reports>,
 }
 
 /// A kubelet; ends when dropped.
@@ -123,7 +133,8 @@ impl Kubelet {
             std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         }
         let plugins = watch::channel(Plugins::default()).0;
-        let shared = Arc::new(Shared { config, plugins, connections: Mutex::default() });
+        let health = watch::channel(Reports::default()).0;
+        let shared = Arc::new(Shared { config, plugins, connections: Mutex::default(), health });
         let kubelet = Self { shared, running: Mutex::new(None) };
         kubelet.begin();
         Ok(kubelet)

@@ -2,6 +2,7 @@
 //! until the registration socket goes away.
 
 use super::grpc::{CallError, Connection};
+use super::health::{HealthApi, watch_devices};
 use super::{Dialing, DraApi, Plugins, Registered, Shared};
 use anyhow::{Context, Result, bail, ensure};
 use dracpu_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
@@ -108,9 +109,10 @@ async fn register(shared: &Arc<Shared>, socket: &Path, stop: &CancellationToken)
         Err(refusal) => RegistrationStatus { plugin_registered: false, error: format!("{refusal:#}") },
     };
     // registered first, notified then: an early prepare call must not be lost
+    let health = HealthApi::agreed(shared.config.version, &info.supported_versions);
     let registration = valid.map(|(endpoint, api)| {
         let (shared, stop) = (Arc::clone(shared), stop.clone());
-        Registration::new(shared, info.name.clone(), endpoint, api, stop)
+        Registration::new(shared, info.name.clone(), endpoint, (api, health), stop)
     });
     let told: Result<RegistrationStatusResponse, CallError> =
         connection.call("/pluginregistration.Registration/NotifyRegistrationStatus", &status, NOTIFY).await;
@@ -152,6 +154,7 @@ struct Registration {
     shared: Arc<Shared>,
     driver: String,
     endpoint: PathBuf,
+    health: Option<HealthApi>,
     /// The end of this kubelet's life.
     stop: CancellationToken,
 }
@@ -161,7 +164,7 @@ impl Registration {
         shared: Arc<Shared>,
         driver: String,
         endpoint: PathBuf,
-        api: DraApi,
+        (api, health): (DraApi, Option<HealthApi>),
         stop: CancellationToken,
     ) -> Self {
         shared.plugins.send_modify(|plugins| {
@@ -175,7 +178,7 @@ impl Registration {
             };
             plugins.drivers.insert(driver.clone(), registered);
         });
-        Self { shared, driver, endpoint, stop }
+        Self { shared, driver, endpoint, health, stop }
     }
 
     fn set_connected(&self, connected: bool) {
@@ -195,7 +198,18 @@ impl Registration {
                 let shared = &self.shared;
                 shared.connections.lock().unwrap().insert(self.driver.clone(), Arc::clone(&connection));
                 self.set_connected(true);
-                connection.closed().await;
+                let health = self.health.map(|api| {
+                    watch_devices(Arc::clone(shared), self.driver.clone(), Arc::clone(&connection), api)
+                });
+                tokio::select! {
+                    () = connection.closed() => {}
+                    () = async {
+                        if let Some(health) = health {
+                            health.await;
+                        }
+                        std::future::pending::<()>().await;
+                    } => {}
+                }
                 self.lost();
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -204,6 +218,7 @@ impl Registration {
 
     fn lost(&self) {
         self.shared.connections.lock().unwrap().remove(&self.driver);
+        self.shared.health.send_modify(|reports| reports.forget(&self.driver));
         self.set_connected(false);
         if !self.stop.is_cancelled() {
             delete_slices_later(Arc::clone(&self.shared), self.driver.clone(), self.stop.clone());

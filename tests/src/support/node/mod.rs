@@ -9,6 +9,7 @@ mod pods;
 pub use pods::{ContainerAsk, Pod};
 
 use super::api_server::{ApiServer, Gates, Resource};
+use super::clock::Clock;
 use super::daemon::{Daemon, DaemonArgs, Process, compiled_strategies};
 use super::kubelet::{Device, Kubelet, KubeletConfig, KubeletVersion};
 use super::machine::Machine;
@@ -134,6 +135,7 @@ impl Node {
             version: config.kubelet,
             api: Arc::clone(&api),
             slice_grace: config.slice_grace,
+            clock: Clock::machine(),
         })?;
         let socket = path("nri").join("nri.sock");
         let runtime = RuntimeConfig::new(socket, path("cdi"), config.runtime, config.machine.online());

@@ -1,7 +1,7 @@
 //! Claims and pods: what scheduler, kubelet and runtime do one after another.
 
 use super::super::api_server::Resource;
-use super::super::kubelet::{Answers, ClaimRef, Device};
+use super::super::kubelet::{Answers, ClaimRef, Device, Health};
 use super::super::runtime::{ContainerSpec, PodSpec};
 use super::super::scheduler::{self, Ask, DRIVER};
 use super::super::wait::{SOON, poll};
@@ -102,6 +102,25 @@ impl Node {
         let prepared = answers.iter().filter_map(|(uid, answer)| Some((uid.clone(), answer.clone().ok()?)));
         self.prepared.lock().unwrap().extend(prepared);
         Ok(answers)
+    }
+
+    /// How the devices of a prepared claim are, as a pod's `allocatedResourcesStatus` shows it: by
+    /// `resourceID`, which is a device's first CDI id. Of devices with one id the worst.
+    ///
+    /// # Panics
+    /// When the claim is not prepared.
+    #[must_use]
+    pub fn resource_health(&self, claim: &ClaimRef) -> BTreeMap<String, (Health, String)> {
+        let mut status: BTreeMap<String, (Health, String)> = BTreeMap::new();
+        for device in &self.prepared.lock().unwrap()[&claim.uid] {
+            let Device { pool_name, device_name, cdi_device_ids, .. } = device;
+            let id = cdi_device_ids.first().cloned();
+            let id = id.unwrap_or_else(|| format!("{DRIVER}/{pool_name}/{device_name}"));
+            let health = self.kubelet.device_health(DRIVER, pool_name, device_name);
+            let worst = status.get(&id).cloned().into_iter().chain([health]).max();
+            status.extend(worst.map(|worst| (id, worst)));
+        }
+        status
     }
 
     /// NodeUnprepareResources for one claim.

@@ -1,6 +1,6 @@
 //! Pods and containers as the runtime keeps them, and as it shows them to plugins.
 
-use super::super::cdi_reader::Edits;
+use super::super::cdi_reader::{Edits, Mount};
 use super::super::cpus::{Cpus, parse};
 use super::RuntimeVersion;
 use dracpu_proto::nri;
@@ -56,6 +56,8 @@ pub struct ContainerRecord {
     pub name: String,
     /// With what CDI injected.
     pub env: Vec<String>,
+    /// What CDI mounts.
+    pub mounts: Vec<Mount>,
     /// As asked.
     pub cdi_devices: Vec<String>,
     /// Mask in effect; empty = all CPUs.
@@ -100,6 +102,12 @@ impl ContainerRecord {
             mems: self.mems.clone(),
             ..nri::LinuxCpu::default()
         };
+        let mounts = self.mounts.iter().map(|mount| nri::Mount {
+            destination: mount.container_path.clone(),
+            source: mount.host_path.clone(),
+            r#type: mount.r#type.clone().unwrap_or_default(),
+            options: mount.options.clone(),
+        });
         let devices = self.cdi_devices.iter().map(|name| nri::CdiDevice { name: name.clone() });
         let modern = version.nri_minor() >= 12;
         nri::Container {
@@ -110,6 +118,7 @@ impl ContainerRecord {
             labels: BTreeMap::from([("io.kubernetes.container.name".to_owned(), self.name.clone())]),
             args: vec!["/pause".to_owned()],
             env: self.env.clone(),
+            mounts: mounts.collect(),
             linux: Some(nri::LinuxContainer {
                 resources: Some(nri::LinuxResources { cpu: Some(cpu), ..Default::default() }),
                 cgroups_path: format!("/kubepods/pod-{}/{}", self.pod_id, self.id),
@@ -134,6 +143,16 @@ impl PodSpec {
             ..Default::default()
         }
     }
+}
+
+/// What CDI mounts; of two at one place in the container the later one.
+pub(super) fn mounts(edits: &[Edits]) -> Vec<Mount> {
+    let mut mounts: Vec<Mount> = Vec::new();
+    for mount in edits.iter().flat_map(|edits| &edits.mounts) {
+        mounts.retain(|other| other.container_path != mount.container_path);
+        mounts.push(mount.clone());
+    }
+    mounts
 }
 
 /// The pod's own variables with those of CDI: behind them (released runtimes up to containerd 2.3), or in

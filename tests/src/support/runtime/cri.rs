@@ -3,7 +3,7 @@
 use super::super::cdi_reader::Registry;
 use super::super::cpus::parse;
 use super::adjust::{CpuChange, HookResult};
-use super::containers::inject;
+use super::containers::{inject, mounts};
 use super::hooks::masks;
 use super::{ContainerRecord, ContainerSpec, ContainerState, PodSpec, Runtime};
 use anyhow::{Context, Result, anyhow, bail};
@@ -54,6 +54,7 @@ impl Runtime {
                 pod_id: pod_id.to_owned(),
                 name: spec.name.clone(),
                 env: inject(&spec.env, &edits, version),
+                mounts: mounts(&edits),
                 cdi_devices: spec.cdi_devices.clone(),
                 cpus: spec.cpus.clone(),
                 mems: String::new(),
@@ -96,7 +97,13 @@ impl Runtime {
         let _alone = self.shared.alone().await?;
         let (pod, shown) = self.shared.shown(id)?;
         self.shared.tell(Event::StartContainer, &pod, Some(&shown)).await?;
-        let mask = self.shared.state().containers[id].cpus.clone();
+        let container = self.container(id);
+        for mount in &container.mounts {
+            if !std::path::Path::new(&mount.host_path).exists() {
+                bail!("error mounting \"{}\": no such file or directory", mount.host_path);
+            }
+        }
+        let mask = container.cpus;
         if !parse(&mask)?.is_subset(&self.shared.config.online) {
             bail!("failed to write \"{mask}\": numerical result out of range");
         }
