@@ -153,6 +153,14 @@ impl Sockets {
         self.tokio.block_on(node.runtime.create_container(&sandbox, &spec))
     }
 
+    /// A container whose claim was unprepared since it was created does not start: what it mounts is gone.
+    fn start_container(&self, id: &str) -> Result<()> {
+        match self.tokio.block_on(self.node.runtime.start_container(id)) {
+            Err(why) if why.to_string().starts_with("error mounting") => Ok(()),
+            started => started,
+        }
+    }
+
     fn files(&self) -> Result<BTreeMap<String, String>> {
         let entries = std::fs::read_dir(self.node.cdi_dir())?;
         entries
@@ -220,13 +228,13 @@ impl Sockets {
             Event::Start { container } => {
                 let id = id(container, self)?;
                 if self.node.runtime.container(&id).state == ContainerState::Created {
-                    self.tokio.block_on(self.node.runtime.start_container(&id))?;
+                    self.start_container(&id)?;
                 }
             }
             Event::Stop { container } => {
                 let id = id(container, self)?;
                 if self.node.runtime.container(&id).state == ContainerState::Created {
-                    self.tokio.block_on(self.node.runtime.start_container(&id))?;
+                    self.start_container(&id)?;
                 }
                 self.tokio.block_on(self.node.runtime.stop_container(&id))?;
             }

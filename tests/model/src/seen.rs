@@ -50,7 +50,7 @@ pub struct Seen {
     pub books: Option<Books>,
     /// Published capacity by device.
     pub capacity: BTreeMap<String, u64>,
-    /// Files of the CDI directory.
+    /// Files of the CDI directory, but for those that mount device metadata.
     pub files: BTreeMap<String, String>,
 }
 

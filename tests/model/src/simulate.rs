@@ -73,7 +73,7 @@ impl Simulate {
         self.child.id()
     }
 
-    /// Files of the CDI directory.
+    /// Files of the CDI directory, but for those that mount device metadata: the rules are about records.
     fn files(&mut self) -> Result<BTreeMap<String, String>> {
         if self.cdi_dir.is_none() {
             let home = self.home.path().join("home");
@@ -90,7 +90,9 @@ impl Simulate {
         for entry in entries {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            files.insert(name, String::from_utf8_lossy(&std::fs::read(&path)?).into_owned());
+            if !name.starts_with("dra.cpu_metadata_") {
+                files.insert(name, String::from_utf8_lossy(&std::fs::read(&path)?).into_owned());
+            }
         }
         Ok(files)
     }
