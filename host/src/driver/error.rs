@@ -139,6 +139,9 @@ fn held_by(held: &[(ClaimUid, CpuSet)]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultFault {
+    /// A request of a name that no API server stores. It becomes part of file names.
+    #[error("the request's name is none: lower-case letters, digits and `-`, with a subrequest behind a `/`")]
+    RequestName,
     /// No device of that name.
     #[error("this node has no such device; it has {0}")]
     UnknownDevice(String),

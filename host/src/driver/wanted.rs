@@ -7,6 +7,7 @@ use super::opaque::{self, ConfigFault, Settings};
 use super::quantity::whole_cpus;
 use super::view::{Place, View};
 use crate::config::Selection;
+use crate::strategy::is_dns_label;
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::Part;
 use serde_json::{Map, Value};
@@ -95,6 +96,10 @@ fn strategy(
 }
 
 fn place(result: &AllocationResult, node_name: &str, view: &View) -> Result<(Place, u32), ResultFault> {
+    let (request, subrequest) = result.request.split_once('/').unwrap_or((&result.request, "none"));
+    if !is_dns_label(request) || !is_dns_label(subrequest) {
+        return Err(ResultFault::RequestName);
+    }
     if result.admin_access {
         return Err(ResultFault::AdminAccess);
     }

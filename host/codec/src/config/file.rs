@@ -289,7 +289,7 @@ impl Fields<'_> {
         let name = self.text("name");
         match &name {
             None => self.problem("name", "is missing; give the name that the component gives itself"),
-            Some(name) if !values::is_dns_label(name) => {
+            Some(name) if !crate::strategy::description::is_dns_label(name) => {
                 self.problem(
                     "name",
                     &format!("`{}` is not lower-case letters, digits and `-`", quoted(name)),

@@ -246,7 +246,7 @@ fn allocator(
             values::PACKED.to_owned()
         }
         Some(name) => {
-            if !values::is_dns_label(&name) {
+            if !crate::strategy::description::is_dns_label(&name) {
                 problems.push(format!(
                     "allocator: `{}` is not the name of a strategy (`dracpu strategy list` shows them)",
                     quoted(&name)
@@ -261,7 +261,7 @@ fn allocator(
 fn allowed(names: Vec<String>, problems: &mut Vec<String>) -> Vec<String> {
     let mut allowed: Vec<String> = Vec::new();
     for name in names {
-        if !values::is_dns_label(&name) {
+        if !crate::strategy::description::is_dns_label(&name) {
             problems.push(format!(
                 "`allowedStrategies`: `{}` is not the name of a strategy (`dracpu strategy list` shows them)",
                 quoted(&name)

@@ -57,11 +57,6 @@ pub(super) fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Lower-case letters, digits and `-`, not at the ends, at most 63 (RFC 1123).
-pub(super) fn is_dns_label(text: &str) -> bool {
-    text.len() <= 63 && is_label(text)
-}
-
 /// Labels joined by `.`, at most 253 characters: what the API server takes as the name of a node. It does
 /// not limit the single label.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
@@ -129,10 +124,10 @@ mod tests {
     #[test]
     fn names_are_dns_names() {
         for good in ["a", "node-1", "0"] {
-            assert!(is_dns_label(good), "{good}");
+            assert!(crate::strategy::description::is_dns_label(good), "{good}");
         }
         for bad in ["", "-a", "a-", "A", "a.b", "a_b", &"a".repeat(64)] {
-            assert!(!is_dns_label(bad), "{bad}");
+            assert!(!crate::strategy::description::is_dns_label(bad), "{bad}");
         }
         assert!(is_dns_subdomain("node-1.example.org"));
         assert!(!is_dns_subdomain("node..org"));
