@@ -153,14 +153,8 @@ fn topology(machine: &Machine) -> Topology {
 
 /// The strategy without WebAssembly, opened on the same machine.
 fn native(machine: &Machine) -> OnceCell<Packed> {
-    let row = |&(cpu, core_id, socket, numa, l3): &(u32, u32, i64, u32, i64)| CpuRow {
-        cpu,
-        core_id,
-        socket,
-        numa,
-        l3: u32::try_from(l3).ok(),
-    };
     let cell = OnceCell::new();
-    guest::open(&cell, MachineSpec::of_rows(machine.rows.iter().map(row)).topology(), "{}").unwrap();
+    let rows = machine.rows.iter().copied().map(CpuRow::from);
+    guest::open(&cell, MachineSpec::of_rows(rows).topology(), "{}").unwrap();
     cell
 }

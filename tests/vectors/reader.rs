@@ -1,18 +1,18 @@
 //! Reads the files beside it. Included by path in the tests of the algorithm and of the component, so that
 //! the crate of the algorithm depends on no other for it.
 
-use flate2::read::GzDecoder;
+#[path = "lines.rs"]
+mod files;
+use files::Row;
+pub(crate) use files::lines;
+
 use serde::Deserialize;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 
 /// A line of `topologies.jsonl.gz`.
 #[derive(Deserialize)]
 pub(crate) struct Machine {
     pub(crate) id: String,
-    /// CPU, core, socket, NUMA node, L3 (-1: none).
-    pub(crate) cpus: Vec<(u32, u32, i64, u32, i64)>,
+    pub(crate) cpus: Vec<Row>,
 }
 
 /// A line of `cases.jsonl.gz`.
@@ -52,11 +52,4 @@ impl Case {
             (None, error) => panic!("a case without an answer, error {error:?}"),
         }
     }
-}
-
-/// The lines of a file in the directory of the vectors.
-pub(crate) fn lines<T: for<'a> Deserialize<'a>>(directory: &str, file: &str) -> impl Iterator<Item = T> {
-    let file = File::open(Path::new(directory).join(file)).unwrap();
-    let lines = BufReader::new(GzDecoder::new(file)).lines();
-    lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap())
 }

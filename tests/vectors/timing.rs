@@ -1,17 +1,14 @@
 //! The calls of `bench.jsonl.gz` beside it, and a table of how long they took. Included by path in the benchmarks of
 //! the algorithm and of the component.
 
-use criterion::Criterion;
-use flate2::read::GzDecoder;
-use serde::Deserialize;
-use std::fs::File;
-use std::hint::black_box;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::time::{Duration, Instant};
+#[path = "lines.rs"]
+mod files;
+use files::{Row, lines};
 
-/// CPU, core, socket, NUMA node, L3 (-1: none).
-pub(crate) type Row = (u32, u32, i64, u32, i64);
+use criterion::Criterion;
+use serde::Deserialize;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 /// A line: a machine, or a call on the machine above it.
 #[derive(Deserialize)]
@@ -54,10 +51,8 @@ pub(crate) struct Machine {
 
 /// All of the file.
 pub(crate) fn machines(directory: &str) -> Vec<Machine> {
-    let file = File::open(Path::new(directory).join("bench.jsonl.gz")).unwrap();
     let mut machines: Vec<Machine> = Vec::new();
-    for line in BufReader::new(GzDecoder::new(file)).lines() {
-        let line: Line = serde_json::from_str(&line.unwrap()).unwrap();
+    for line in lines::<Line>(directory, "bench.jsonl.gz") {
         match (line.topology, line.call) {
             (Some(rows), _) => machines.push(Machine { cpus: line.cpus, rows, calls: Vec::new() }),
             (None, call) => machines.last_mut().unwrap().calls.push(call.unwrap()),

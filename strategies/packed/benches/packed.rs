@@ -40,14 +40,7 @@ fn main() {
 }
 
 fn layout(machine: &Machine) -> Layout {
-    let row = |&(cpu, core_id, socket, numa, l3): &(u32, u32, i64, u32, i64)| CpuRow {
-        cpu,
-        core_id,
-        socket,
-        numa,
-        l3: u32::try_from(l3).ok(),
-    };
-    Layout::of(&MachineSpec::of_rows(machine.rows.iter().map(row)).build())
+    Layout::of(&MachineSpec::of_rows(machine.rows.iter().copied().map(CpuRow::from)).build())
 }
 
 fn answer(layout: &Layout, call: &Call, available: &CpuSet) -> Option<CpuSet> {

@@ -15,14 +15,7 @@ use reader::{Answer, Case, Machine, lines};
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors");
 
 fn layout(machine: &Machine) -> Layout {
-    let row = |&(cpu, core_id, socket, numa, l3): &(u32, u32, i64, u32, i64)| CpuRow {
-        cpu,
-        core_id,
-        socket,
-        numa,
-        l3: u32::try_from(l3).ok(),
-    };
-    Layout::of(&MachineSpec::of_rows(machine.cpus.iter().map(row)).build())
+    Layout::of(&MachineSpec::of_rows(machine.cpus.iter().copied().map(CpuRow::from)).build())
 }
 
 #[test]

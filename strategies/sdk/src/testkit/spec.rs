@@ -32,6 +32,13 @@ pub struct CpuRow {
     pub l3: Option<u32>,
 }
 
+/// As files of machines have it, in the order of the fields; an `l3` below 0 is none.
+impl From<(u32, u32, i64, u32, i64)> for CpuRow {
+    fn from((cpu, core_id, socket, numa, l3): (u32, u32, i64, u32, i64)) -> Self {
+        Self { cpu, core_id, socket, numa, l3: u32::try_from(l3).ok() }
+    }
+}
+
 impl MachineSpec {
     /// A machine of these CPUs.
     #[must_use]
