@@ -14,6 +14,7 @@ pub mod driver;
 mod hotplug;
 pub mod http;
 mod logging;
+mod memory;
 pub mod metadata;
 pub mod nri;
 pub mod readiness;

@@ -19,6 +19,7 @@ use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
 use crate::logging;
+use crate::memory;
 use crate::metadata::MetadataFiles;
 use crate::nri;
 use crate::readiness::Readiness;
@@ -43,6 +44,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 const CONTAINERS: Duration = Duration::from_secs(10);
 /// Between two looks for claims that nobody will unprepare.
 const ORPHANS: Duration = Duration::from_secs(300);
+/// After that a start is over: the kubelet and the runtime have called, what is published is written.
+const STARTED: Duration = Duration::from_secs(2);
 /// Strategies, files and name look-ups: calls wait for each other there anyway, and threads cost memory.
 const BLOCKING_THREADS: usize = 16;
 
@@ -353,13 +356,20 @@ fn early(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow
 /// What goes on in the background: claims without a record are asked for as they turn up, claims that
 /// nobody will unprepare are looked for now and then.
 async fn keep_claims(driver: Arc<Driver>) {
+    let tidy = async {
+        tokio::time::sleep(STARTED).await;
+        match memory::unmap_program() {
+            Ok(bytes) => tracing::debug!(bytes, "unmapped the program, of which starting needed most"),
+            Err(error) => tracing::debug!(%error, "the program stays in memory as far as starting needed it"),
+        }
+    };
     let look = async {
         loop {
             tokio::time::sleep(ORPHANS).await;
             driver.find_orphans().await;
         }
     };
-    tokio::join!(driver.clone().prove_forever(), look);
+    tokio::join!(driver.clone().prove_forever(), look, tidy);
 }
 
 fn node_state(driver: &Driver) -> NodeState {

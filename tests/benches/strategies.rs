@@ -152,7 +152,7 @@ fn topology(machine: &Machine) -> Topology {
 }
 
 /// The strategy without WebAssembly, opened on the same machine.
-fn native(machine: &Machine) -> OnceCell<Packed> {
+fn native(machine: &Machine) -> OnceCell<guest::Opened<Packed>> {
     let cell = OnceCell::new();
     let rows = machine.rows.iter().copied().map(CpuRow::from);
     guest::open(&cell, MachineSpec::of_rows(rows).topology(), "{}").unwrap();

@@ -50,11 +50,6 @@ impl<'a> Free<'a> {
         self.layout.members(unit).filter(|cpu| self.cpus.contains(*cpu))
     }
 
-    /// How many units of a level have a free CPU.
-    pub(crate) fn touched(&self, level: Level) -> usize {
-        self.layout.units(level).filter(|unit| self.count(*unit) > 0).count()
-    }
-
     /// The level's units by their free CPUs, the fewest first; ties by key.
     fn rank(&self, units: impl Iterator<Item = Unit>) -> Vec<Unit> {
         let counted = units.map(|unit| (wide(self.count(unit)), unit));

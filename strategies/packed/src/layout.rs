@@ -169,6 +169,20 @@ impl Layout {
         place.into_iter().filter(|unit| *unit != NOWHERE).map(usize::from)
     }
 
+    /// How many units of a level have a CPU in the set.
+    pub(crate) fn touched(&self, cpus: &CpuSet, level: Level) -> usize {
+        let units = self.units(level);
+        let mut seen = vec![false; units.len()];
+        let mut count = 0;
+        for unit in cpus.iter().filter_map(|cpu| self.unit_of(cpu, level)) {
+            if let Some(seen @ false) = seen.get_mut(unit - units.start) {
+                *seen = true;
+                count += 1;
+            }
+        }
+        count
+    }
+
     /// The installed CPUs of a unit, ascending.
     pub(crate) fn members(&self, unit: Unit) -> impl DoubleEndedIterator<Item = u32> + '_ {
         let range = self.range(unit);

@@ -1,11 +1,10 @@
 use crate::algorithm::{Placement, fewest_parts, packed, whole_cores};
 use crate::distributed::{SearchBudget, distributed};
-use crate::free::Free;
 use crate::layout::{Layout, Level};
 use crate::options::{Method, Options, Plan, SCHEMA};
 use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Machine, Offer, Request,
-    State, Strategy, Terms, Threads, cpu_count, deny, log,
+    State, Strategy, Terms, Threads, counted, cpu_count, deny, log,
 };
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
@@ -126,11 +125,9 @@ impl Packed {
             let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
             self.terms.grant(&self.machine, wishes, exactly)
         })?;
-        let why = format!(
-            "{}{place}{}",
-            self.why(&question, &grant.cpus),
-            self.terms.why(&self.machine, wishes, &grant)
-        );
+        let mut why = self.why(&question, &grant.cpus);
+        why.push_str(place);
+        why.push_str(&self.terms.why(&self.machine, wishes, &grant));
         Ok((grant, why))
     }
 
@@ -232,20 +229,24 @@ impl Packed {
 
     fn why(&self, question: &Question<'_>, cpus: &CpuSet) -> String {
         let how = match question.plan.method {
-            Method::Pack { placement: Placement::Packed, .. } => "packed into",
-            Method::Pack { placement: Placement::Spread, .. } => "spread over",
-            Method::DistributeAcrossNuma => "distributed over",
+            Method::Pack { placement: Placement::Packed, .. } => " packed into ",
+            Method::Pack { placement: Placement::Spread, .. } => " spread over ",
+            Method::DistributeAcrossNuma => " distributed over ",
         };
-        let granted = Free::of(&self.layout, cpus);
-        let (cores, nodes) = (granted.touched(Level::Core), granted.touched(Level::NumaNode));
-        let plural = |count: usize| if count == 1 { "" } else { "s" };
-        format!(
-            "{}: {} {how} {cores} core{} of {nodes} NUMA node{}",
-            question.request.name,
-            cpu_count(cpus.len()),
-            plural(cores),
-            plural(nodes),
-        )
+        let touched = |level| self.layout.touched(cpus, level);
+        let mut why = String::with_capacity(96);
+        for part in [
+            &question.request.name,
+            ": ",
+            &cpu_count(cpus.len()),
+            how,
+            &counted(touched(Level::Core), "core"),
+            " of ",
+            &counted(touched(Level::NumaNode), "NUMA node"),
+        ] {
+            why.push_str(part);
+        }
+        why
     }
 }
 

@@ -35,7 +35,11 @@ pub(crate) fn options<O: DeserializeOwned>(text: &str) -> Result<O, Denial> {
     json::read(text).map_err(|error| deny!(Invalid, "the options {text} cannot be read: {error}"))
 }
 
-pub(crate) fn requests<O: DeserializeOwned>(requests: Vec<wit::Request>) -> Result<Vec<Request<O>>, Denial> {
+/// Requests; options whose text is already known are not read again.
+pub(crate) fn requests<O: DeserializeOwned + Clone>(
+    requests: Vec<wit::Request>,
+    (text, known): &(String, O),
+) -> Result<Vec<Request<O>>, Denial> {
     let request = |(at, request): (usize, wit::Request)| {
         let of_request = |denial: Denial| denial.of_request(at);
         Ok(Request {
@@ -46,7 +50,10 @@ pub(crate) fn requests<O: DeserializeOwned>(requests: Vec<wit::Request>) -> Resu
                 .map(|words| cpu_set(words, "the cpuset"))
                 .transpose()
                 .map_err(of_request)?,
-            options: options(&request.options).map_err(of_request)?,
+            options: match request.options == *text {
+                true => known.clone(),
+                false => options(&request.options).map_err(of_request)?,
+            },
             pcie_roots: request.pcie_roots.into_iter().map(position).collect(),
             name: request.name,
         })

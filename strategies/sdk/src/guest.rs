@@ -56,7 +56,8 @@ macro_rules! export {
             use $crate::bindings::exports::dracpu::strategy::policy as wit;
 
             ::std::thread_local! {
-                static OPENED: ::std::cell::OnceCell<$strategy> = const { ::std::cell::OnceCell::new() };
+                static OPENED: ::std::cell::OnceCell<$crate::guest::Opened<$strategy>> =
+                    const { ::std::cell::OnceCell::new() };
             }
 
             struct Component;
@@ -83,6 +84,13 @@ macro_rules! export {
     };
 }
 
+/// A strategy that was opened.
+pub struct Opened<S: Strategy> {
+    strategy: S,
+    /// The node's options as they came, and what they are: most claims set none of their own, and bring the same text.
+    options: (String, S::Options),
+}
+
 /// The component's `describe`.
 #[must_use]
 pub fn describe<S: Strategy>() -> wit::Description {
@@ -95,7 +103,7 @@ pub fn describe<S: Strategy>() -> wit::Description {
 /// # Errors
 /// The strategy's denial, or an invalid one for input that breaks the contract.
 pub fn open<S: Strategy>(
-    opened: &OnceCell<S>,
+    opened: &OnceCell<Opened<S>>,
     machine: wit::Topology,
     options: &str,
 ) -> Result<Vec<wit::Offer>, wit::Denial> {
@@ -104,12 +112,13 @@ pub fn open<S: Strategy>(
 }
 
 fn try_open<S: Strategy>(
-    opened: &OnceCell<S>,
+    opened: &OnceCell<Opened<S>>,
     machine: wit::Topology,
     options: &str,
 ) -> Result<Vec<wit::Offer>, Denial> {
-    let (strategy, offers) = S::open(Machine::try_from(machine)?, convert::options(options)?)?;
-    match opened.set(strategy) {
+    let read: S::Options = convert::options(options)?;
+    let (strategy, offers) = S::open(Machine::try_from(machine)?, read.clone())?;
+    match opened.set(Opened { strategy, options: (options.to_owned(), read) }) {
         Ok(()) => Ok(offers.into_iter().map(wit::Offer::from).collect()),
         Err(_) => {
             Err(deny!(Invalid, "open was called a second time; each machine needs an instance of its own"))
@@ -122,7 +131,7 @@ fn try_open<S: Strategy>(
 /// # Errors
 /// The strategy's denial, or an invalid one for input that breaks the contract.
 pub fn allocate<S: Strategy>(
-    opened: &OnceCell<S>,
+    opened: &OnceCell<Opened<S>>,
     requests: Vec<wit::Request>,
     now: wit::State,
 ) -> Result<wit::Decision, wit::Denial> {
@@ -131,13 +140,13 @@ pub fn allocate<S: Strategy>(
 }
 
 fn try_allocate<S: Strategy>(
-    opened: &OnceCell<S>,
+    opened: &OnceCell<Opened<S>>,
     requests: Vec<wit::Request>,
     now: wit::State,
 ) -> Result<wit::Decision, Denial> {
-    let strategy =
+    let Opened { strategy, options } =
         opened.get().ok_or_else(|| deny!(Invalid, "allocate was called before open had succeeded"))?;
-    let requests = convert::requests(requests)?;
+    let requests = convert::requests(requests, options)?;
     strategy.allocate(&requests, &State::try_from(now)?).map(wit::Decision::from)
 }
 

@@ -27,7 +27,7 @@ pub use machine::{Cache, Cpu, CpuKind, Domain, Group, Machine, NumaNode, PcieRoo
 pub use order::ascending;
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
-    Request, State, Strategy, cpu_count,
+    Request, State, Strategy, counted, cpu_count,
 };
 pub use wishes::{Isolate, Isolated, Kind, Memory, Terms, Threads, Wishes};
 

@@ -9,7 +9,7 @@ pub trait Strategy: Sized + 'static {
     /// The strategy's options; [`NoOptions`] when it has none. The host has checked them against
     /// [`Description::options_schema`] before; what does not parse all the same is denied as invalid.
     /// Options that are left out must be allowed: the empty object is what a node without settings sends.
-    type Options: DeserializeOwned;
+    type Options: DeserializeOwned + Clone;
 
     /// What the strategy says of itself. Constant; also called where there is no node.
     fn describe() -> Description;
@@ -222,5 +222,17 @@ macro_rules! deny {
 /// `1 CPU`, `2 CPUs`: for sentences.
 #[must_use]
 pub fn cpu_count(count: usize) -> String {
-    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
+    counted(count, "CPU")
+}
+
+/// `1 core`, `2 cores`: without the formatter, which costs a component more than all the rest of a short sentence.
+#[must_use]
+pub fn counted(count: usize, noun: &str) -> String {
+    let mut text = count.to_string();
+    text.push(' ');
+    text.push_str(noun);
+    if count != 1 {
+        text.push('s');
+    }
+    text
 }

@@ -6,7 +6,7 @@ use dracpu_strategy_sdk::bindings::exports::dracpu::strategy::policy as wit;
 use dracpu_strategy_sdk::testkit::MachineSpec;
 use dracpu_strategy_sdk::{
     Attribute, CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Machine, Offer, Request, State,
-    Strategy, deny, guest,
+    Strategy, deny, guest, guest::Opened,
 };
 use std::cell::OnceCell;
 
@@ -79,7 +79,7 @@ fn state(free: Vec<u64>) -> wit::State {
     wit::State { free, others: Vec::new(), extra: Vec::new() }
 }
 
-fn opened() -> OnceCell<Lowest> {
+fn opened() -> OnceCell<Opened<Lowest>> {
     let cell = OnceCell::new();
     let offers = guest::open(&cell, MachineSpec::even(1, 1, 2, 2).topology(), "{}").unwrap();
     assert_eq!((offers[0].capacity, offers[0].step), (4, 1));
@@ -119,8 +119,19 @@ fn sets_positions_and_flags_are_passed_on() {
 }
 
 #[test]
+fn each_request_counts_on_its_own_options_whatever_the_node_has() {
+    let cell = opened();
+    let shared = |options| {
+        guest::allocate(&cell, vec![request(0, options)], state(vec![0b1110])).unwrap().join_shared_pool
+    };
+    assert!(shared("{}")); // as the node's
+    assert!(shared("{ }"));
+    assert!(!shared(r#"{ "shared": false }"#));
+}
+
+#[test]
 fn calls_out_of_order_are_denied() {
-    let closed = OnceCell::<Lowest>::new();
+    let closed = OnceCell::<Opened<Lowest>>::new();
     assert!(invalid(guest::allocate(&closed, Vec::new(), state(Vec::new()))).1.contains("before open"));
     let denial = guest::open(&opened(), MachineSpec::even(1, 1, 1, 1).topology(), "{}").unwrap_err();
     assert!(denial.message.contains("second time"), "{}", denial.message);
@@ -128,7 +139,7 @@ fn calls_out_of_order_are_denied() {
 
 #[test]
 fn a_denied_open_leaves_the_instance_closed() {
-    let cell = OnceCell::<Lowest>::new();
+    let cell = OnceCell::<Opened<Lowest>>::new();
     let spec = MachineSpec::even(1, 1, 2, 2);
     assert!(guest::open(&cell, spec.topology(), r#"{"shared":false}"#).is_err());
     assert!(invalid(guest::allocate(&cell, Vec::new(), state(Vec::new()))).1.contains("before open"));
@@ -169,7 +180,7 @@ fn a_topology_that_contradicts_itself_is_denied_by_name() {
     for (make_wrong, words) in breaks {
         let mut topology = spec.topology();
         make_wrong(&mut topology);
-        let denial = guest::open(&OnceCell::<Lowest>::new(), topology, "{}").unwrap_err();
+        let denial = guest::open(&OnceCell::<Opened<Lowest>>::new(), topology, "{}").unwrap_err();
         assert!(denial.message.contains(words), "{}", denial.message);
     }
 }
