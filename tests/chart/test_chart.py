@@ -25,9 +25,11 @@ CASES = {path.stem: path for path in sorted((HERE / "values").glob("*.yaml"))}
 
 sys.path.insert(0, str(ROOT / "tests" / "tools"))
 import get_helm  # noqa: E402
+import get_promtool  # noqa: E402
 
 HELM = get_helm.directory() / "helm"
 DRACPU = os.environ.get("DRACPU_BIN")
+PROMTOOL, no_promtool = get_promtool.find()
 needs_driver = unittest.skipUnless(DRACPU, "DRACPU_BIN is not set: nobody to ask what the configuration means")
 
 
@@ -246,6 +248,93 @@ class Refused(unittest.TestCase):
         answer = helm("template", "r", CHART, "--kube-version", "1.33.9")
         self.assertNotEqual(answer.returncode, 0)
         self.assertIn("incompatible with Kubernetes", answer.stderr)
+
+
+RULES = CHART / "files" / "rules.yaml"
+DASHBOARD = CHART / "files" / "dashboard.json"
+
+
+def metrics_in(text):
+    """The names of the driver's metrics in a text."""
+    return set(re.findall(r"\bdra_cpu_\w+", text))
+
+
+class Monitoring(unittest.TestCase):
+    def test_the_rules_are_the_file_as_it_is(self):
+        rule = documents(render(CASES["rules"]))["PrometheusRule"]
+        _, groups = RULES.read_text().split("\ngroups:\n")
+        spec = rule.split("\nspec:\n", 1)[1].replace("\n  ", "\n").removeprefix("  ")
+        self.assertEqual(spec.strip(), f"groups:\n{groups}".strip())
+
+    def test_the_dashboard_is_the_file_as_it_is(self):
+        values = "monitoring: {dashboard: {enabled: true, labels: {folder: nodes}, annotations: {a: b}}}"
+        text = render(values)
+        parts = re.split(r"(?m)^---$", text)
+        (config_map,) = [part for part in parts if "name: r-dra-driver-cpu-dashboard\n" in part]
+        self.assertIn('    folder: nodes\n    grafana_dashboard: "1"\n', config_map)
+        self.assertIn("  annotations:\n    a: b\n", config_map)
+        lines = config_map.split("  dra-driver-cpu.json: |\n", 1)[1].splitlines()
+        self.assertEqual(json.loads("\n".join(lines)), json.loads(DASHBOARD.read_text()))
+
+    def test_panels_say_what_they_show_and_do_not_overlap(self):
+        panels = json.loads(DASHBOARD.read_text())["panels"]
+        self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
+        taken = set()
+        for panel in panels:
+            with self.subTest(panel["title"]):
+                self.assertTrue(panel["description"] and panel["targets"])
+                at = panel["gridPos"]
+                self.assertLessEqual(at["x"] + at["w"], 24)
+                fields = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+                self.assertFalse(fields & taken)
+                taken |= fields
+
+    @needs_driver
+    def test_every_metric_that_is_named_is_one_of_the_driver_s(self):
+        table = json.loads(run(DRACPU, "introspect", "metrics").stdout)["metrics"]
+        known = {metric["name"] for metric in table if metric["type"] != "histogram"}
+        for metric in table:
+            if metric["type"] == "histogram":
+                known |= {f"{metric['name']}_{suffix}" for suffix in ("bucket", "sum", "count")}
+        labels = {metric["name"]: set(metric["labels"]) for metric in table}
+        for path in (RULES, DASHBOARD):
+            with self.subTest(path.name):
+                self.assertEqual(metrics_in(path.read_text()) - known, set())
+                for name, selector in re.findall(r"\b(dra_cpu_\w+)\{([^}]*)\}", path.read_text().replace('\\"', '"')):
+                    base = re.sub("_(bucket|sum|count)$", "", name)
+                    used = set(re.findall(r"(\w+)\s*[=!]", selector)) - {"instance"}
+                    self.assertLessEqual(used, labels.get(name, labels.get(base)), name)
+        # What no alert and no panel shows, nobody sees.
+        shown = metrics_in(DASHBOARD.read_text())
+        hidden = {name for name in labels if not any(metric.startswith(name) for metric in shown)}
+        self.assertEqual(hidden, set())
+
+    @unittest.skipUnless(PROMTOOL, no_promtool)
+    def test_the_rules_are_sound_and_raise_what_they_should(self):
+        for words in (("check", "rules", RULES), ("test", "rules", HERE / "rules_test.yaml")):
+            answer = run(PROMTOOL, *words)
+            self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+
+    @unittest.skipUnless(PROMTOOL, no_promtool)
+    def test_every_query_of_the_dashboard_is_sound(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("groups:\n  - name: dashboard\n    rules:\n")
+            for panel in json.loads(DASHBOARD.read_text())["panels"]:
+                for number, target in enumerate(panel["targets"]):
+                    query = re.sub(r"\$__(rate_interval|range)", "5m", target["expr"])
+                    record = f"panel:{panel['id']}:{number}"
+                    file.write(f"      - {{record: {json.dumps(record)}, expr: {json.dumps(query)}}}\n")
+            file.flush()
+            answer = run(PROMTOOL, "check", "rules", file.name)
+            self.assertEqual(answer.returncode, 0, answer.stdout + answer.stderr)
+
+    def test_every_alert_has_a_test_that_raises_it_and_one_that_does_not(self):
+        alerts = re.findall(r"(?m)- alert: (\w+)$", RULES.read_text())
+        tests = (HERE / "rules_test.yaml").read_text()
+        for alert in alerts:
+            with self.subTest(alert):
+                self.assertRegex(tests, rf"alertname: {alert}\n +exp_alerts:\n +- exp_labels")
+                self.assertRegex(tests, rf"alertname: {alert}(, exp_alerts: \[\])?}}")
 
 
 @needs_driver
