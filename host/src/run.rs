@@ -15,6 +15,7 @@ use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, DeviceMode};
 use crate::dra::{self, Access, KubeApi, LockError, NodeLock, Plugin, Registrar, SocketError};
 use crate::driver::{Driver, DriverParts, LoadedOnce, StartError};
+use crate::events::{self, KubeEvents};
 use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
@@ -206,6 +207,7 @@ async fn start_driver(
             ),
             probe,
             boot_id: std::fs::read_to_string(boot_id).context(boot_id)?.trim().to_owned(),
+            clock: Arc::new(SystemClock),
             containers_within: Some(CONTAINERS),
             config,
         };
@@ -268,12 +270,26 @@ impl Tasks {
         let nri = nri::run(
             config.nri_socket.clone(),
             driver.clone(),
-            metrics,
+            metrics.clone(),
             readiness.clone(),
             tasks.stop.clone(),
         );
         tasks.spawn("runtime plugin", async move {
             nri.await;
+            Ok(())
+        });
+
+        let server = Arc::new(KubeEvents::new(access.client.clone()));
+        let events = events::run(
+            driver.clone(),
+            config.node_name.clone(),
+            server,
+            metrics.clone(),
+            Arc::new(SystemClock),
+        );
+        let stop = tasks.stop.clone();
+        tasks.spawn("writer of events", async move {
+            stop.run_until_cancelled(events).await;
             Ok(())
         });
 
@@ -383,6 +399,7 @@ fn node_state(driver: &Driver) -> NodeState {
         conflicted_cpus: status.conflicted_cpus.len(),
         orphaned_claims: status.orphaned.len(),
         shared_pool_pending: status.pending_updates,
+        overlap: status.overlap,
         ..NodeState::default()
     }
 }

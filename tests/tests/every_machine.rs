@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use dracpu::cdi::{NoProbe, SpecDir};
+use dracpu::clock::SystemClock;
 use dracpu::config::{Config, ConfigFlags, DeviceMode, GroupBy};
 use dracpu::driver::{
     AllocationResult, Api, ApiError, Claim, ClaimRef, ClaimStatus, Driver, DriverParts, LoadedOnce,
@@ -81,6 +82,7 @@ impl Node {
             ),
             probe: Arc::new(NoProbe),
             boot_id: "boot".to_owned(),
+            clock: Arc::new(SystemClock),
             containers_within: None,
         });
         Self { driver: driver.unwrap(), claims, config, _records: records }

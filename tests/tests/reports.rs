@@ -9,6 +9,7 @@ use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
 use dracpu_tests::support::scheduler::{Ask, DRIVER};
 use dracpu_tests::support::wait::{SOON, look, poll};
 use serde_json::{Value, json};
+use std::time::SystemTime;
 
 const NUMA0: &str = "cpudevnuma000";
 const NUMA1: &str = "cpudevnuma001";
@@ -210,5 +211,136 @@ async fn no_status_is_written_where_the_configuration_says_so() -> Result<()> {
     node.prepare(&claim).await?;
     node.terminate_daemon().await?; // whatever was about to be written has been
     assert_eq!(patches(&node), 0);
+    Ok(())
+}
+
+/// The events of a reason.
+fn events(node: &Node, reason: &str) -> Vec<Value> {
+    let all = node.api.list(Resource::Events).into_iter();
+    all.filter(|event| event["reason"] == reason).collect()
+}
+
+/// Waits for an event of a reason about an object.
+async fn event(node: &Node, reason: &str, about: &str) -> Result<Value> {
+    let what = format!("event {reason} about {about}");
+    look(&what, SOON, &mut node.api.revisions(), || {
+        events(node, reason).into_iter().find(|event| event["regarding"]["name"] == about)
+    })
+    .await
+}
+
+fn event_writes(node: &Node) -> usize {
+    node.api.count(Verb::Create, Resource::Events) + node.api.count(Verb::Patch, Resource::Events)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_claim_has_one_event_with_what_it_asks_for_what_is_free_and_a_remedy() -> Result<()> {
+    let node = Node::start(server()).await?;
+    let first = node.allocate("first", &[Ask::of("r", NUMA0, 10)]).await?;
+    node.prepare(&first).await?;
+    let big = node.write_claim("big", NUMA0, "8", &[]);
+    let words = [
+        "claim default/big",
+        "request r asks for 8 CPUs of device cpudevnuma000, 6 of 16 are free",
+        "wait until other claims end",
+        &format!("by claim {}", first.uid),
+    ];
+    for _ in 0..5 {
+        let why = node.prepare(&big).await.unwrap_err().to_string();
+        assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    }
+    let told = event(&node, "CPUsNotPrepared", "big").await?;
+    let note = told["note"].as_str().unwrap();
+    assert!(words.iter().all(|word| note.contains(word)), "{note}");
+    let regarding = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "namespace": "default",
+                           "name": "big", "uid": big.uid});
+    assert_eq!(told["regarding"], regarding);
+    assert_eq!([&told["type"], &told["reportingInstance"]], ["Warning", NODE]);
+    node.prepare(&big).await.unwrap_err();
+    node.terminate_daemon().await?; // whatever was about to be written has been
+    assert_eq!(event_writes(&node), 1, "a minute is not over");
+    assert!(node.api.warnings().is_empty(), "{:?}", node.api.warnings());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_cannot_be_written_keep_nothing_back_and_are_logged_once() -> Result<()> {
+    let node = Node::start(server()).await?;
+    node.api.allow_events(false);
+    for name in ["a", "b", "c"] {
+        node.prepare(&node.write_claim(name, NUMA0, "99", &[])).await.unwrap_err();
+    }
+    let refused = || async {
+        ensure!(node.api.count(Verb::Create, Resource::Events) >= 3);
+        Ok(())
+    };
+    poll("three refused events", SOON, refused).await?;
+    let claim = node.allocate("fine", &[Ask::of("r", NUMA1, 2)]).await?;
+    node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
+    let lines = node.daemon_lines().await;
+    let said: Vec<_> = lines.iter().filter(|line| line.contains("is not written yet")).collect();
+    assert!(said.len() == 1 && said[0].contains("roles of the chart"), "{said:?}");
+    assert_eq!(node.get("/readyz").await?.0, 200);
+
+    node.api.allow_events(true);
+    node.api.refuse(Verb::Create, Resource::Events, 503, Some(1));
+    node.prepare(&node.write_claim("d", NUMA0, "99", &[])).await.unwrap_err();
+    event(&node, "CPUsNotPrepared", "d").await?;
+    let written = || async {
+        ensure!(node.metric("dra_cpu_events_total{result=\"written\"}").await? >= 1.0);
+        Ok(())
+    };
+    poll("a written event", SOON, written).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_told_of_variables_that_are_not_believed_and_of_limits_that_stop_its_claim() -> Result<()> {
+    let node = Node::start(server()).await?;
+    let claim = node.allocate("a", &[Ask::of("r", NUMA0, 2)]).await?;
+    let limited = ContainerAsk { quota: Some((200_000, 100_000)), ..ContainerAsk::new("app", &[&claim]) };
+    let pod = node.run_pod("limited", &[&claim], &[limited]).await?;
+    let told = event(&node, "CPUsThrottled", "limited").await?;
+    let note = told["note"].as_str().unwrap();
+    assert!(note.contains("container app can be throttled") && note.contains("its CPU limit is 2"), "{note}");
+    assert_eq!([&told["regarding"]["kind"], &told["regarding"]["uid"]], ["Pod", pod.uid.as_str()]);
+
+    let forged = |name: &str| ContainerAsk {
+        env: vec![format!("DRA_CPUSET_{}=0-7", claim.uid)],
+        ..ContainerAsk::new(name, &[])
+    };
+    let thief = node.run_pod("thief", &[], &[forged("app")]).await?;
+    assert!(thief.containers["app"].is_err());
+    let told = event(&node, "ClaimNotBelieved", "thief").await?;
+    assert!(told["note"].as_str().unwrap().contains("container app is not created"), "{told}");
+
+    node.kill_daemon().await?;
+    let made_meanwhile = node.run_pod("meanwhile", &[], &[forged("app")]).await?;
+    node.start_daemon().await?;
+    let told = event(&node, "ClaimNotBelieved", "meanwhile").await?;
+    assert_eq!(told["regarding"]["uid"], made_meanwhile.uid.as_str());
+    let own = node.record_of(&claim.uid)?;
+    assert!(node.runtime.effective_cpus(&made_meanwhile.id("app")).is_disjoint(&own));
+    assert!(node.api.warnings().is_empty(), "{:?}", node.api.warnings());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_on_cpus_of_others_claims_is_counted_when_the_driver_is_back() -> Result<()> {
+    const OVERLAP: &str = "dra_cpu_overlap_seconds_total";
+    let node = Node::start(server()).await?;
+    let claim = node.allocate("a", &[Ask::of("r", NUMA0, 4)]).await?;
+    node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
+    node.run_pod("before", &[], &[ContainerAsk::new("app", &[])]).await?;
+    assert_eq!(node.metric(OVERLAP).await?, 0.0);
+    node.kill_daemon().await?;
+    let away = SystemTime::now();
+    let meanwhile = node.run_pod("meanwhile", &[], &[ContainerAsk::new("app", &[])]).await?.id("app");
+    assert!(!node.runtime.effective_cpus(&meanwhile).is_disjoint(&node.record_of(&claim.uid)?));
+    node.start_daemon().await?;
+    let counted = node.metric(OVERLAP).await?;
+    let most = away.elapsed()?.as_secs_f64();
+    assert!(counted > 0.0 && counted <= most, "{counted} of {most} s, of one container");
+    assert_eq!(node.metric(OVERLAP).await?, counted, "it is over");
+    assert!(node.runtime.effective_cpus(&meanwhile).is_disjoint(&node.record_of(&claim.uid)?));
     Ok(())
 }

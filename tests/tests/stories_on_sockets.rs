@@ -131,7 +131,7 @@ impl Sockets {
                     name: new.pod.clone(),
                     namespace: "default".to_owned(),
                     uid: new.pod.clone(),
-                    annotations: BTreeMap::new(),
+                    ..PodSpec::default()
                 };
                 let sandbox = self.tokio.block_on(node.runtime.run_pod_sandbox(pod))?;
                 self.sandboxes.insert(new.pod.clone(), sandbox.clone());

@@ -1,5 +1,5 @@
 use crate::booking::{Booking, ClaimUid, ContainerId, union};
-use crate::ledger::Ledger;
+use crate::ledger::{Held, Ledger};
 use dracpu_cpuset::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -341,6 +341,33 @@ impl Ledger {
         live.filter(|entry| entry.claims.contains(uid)).map(|entry| &entry.who).next()
     }
 
+    /// How many containers run on CPUs that claims hold for others, as far as their masks are known: they have yet to be
+    /// told.
+    #[must_use]
+    pub fn overlapping(&self) -> usize {
+        let booked = self.booked();
+        let live = self.containers.values().filter(|entry| entry.started && !entry.stopped);
+        let overlaps = |entry: &&Entry| {
+            let mask = entry.mask.as_ref().filter(|mask| !mask.is_disjoint(&booked));
+            mask.is_some_and(|mask| self.others_on(entry, mask).next().is_some())
+        };
+        live.filter(overlaps).count()
+    }
+
+    /// The claims that hold CPUs of `mask` for others than this container. None for one that may have a claim without
+    /// a record.
+    pub fn others_claims(&self, id: &ContainerId, mask: &CpuSet) -> impl Iterator<Item = &ClaimUid> {
+        let entry = self.containers.get(id);
+        entry.into_iter().flat_map(|entry| self.others_on(entry, mask))
+    }
+
+    fn others_on(&self, entry: &Entry, mask: &CpuSet) -> impl Iterator<Item = &ClaimUid> {
+        let own = self.union_of(&entry.claims);
+        let others = if entry.unproven.is_empty() { mask.difference(&own) } else { CpuSet::new() };
+        let holds = move |held: &Held| !others.is_disjoint(&held.cpus) || !others.is_disjoint(&held.blocked);
+        self.claims.iter().filter(move |(_, held)| holds(held)).map(|(uid, _)| uid)
+    }
+
     fn check(&self, who: &Who, (uid, said): &(ClaimUid, CpuSet)) -> Result<(), EntryError> {
         let held = self.claims.get(uid).ok_or_else(|| EntryError::Unknown(uid.clone()))?;
         if held.cpus != *said {
@@ -548,6 +575,36 @@ mod tests {
         assert_eq!(updates(&mut ledger), []);
         ledger.release(&"A".into());
         assert!(ledger.create(who("c", "q", "c"), &[]).is_ok());
+    }
+
+    #[test]
+    fn containers_overlap_while_they_have_yet_to_leave_cpus_of_others_claims() {
+        let mut ledger = ledger(&[("A", "2-3")]);
+        ledger.create(who("a", "p", "a"), &says(&[("A", "2-3")])).unwrap();
+        ledger.create(who("b", "q", "b"), &[]).unwrap();
+        ledger.book("B".into(), Booking::plain(cpus("4-5"))).unwrap();
+        assert_eq!(ledger.overlapping(), 0, "none of them runs");
+        ledger.start(&"a".into(), None);
+        ledger.start(&"b".into(), None);
+        assert_eq!(ledger.overlapping(), 1);
+        let on = |ledger: &Ledger, id: &str, mask: &str| -> Vec<String> {
+            ledger.others_claims(&id.into(), &cpus(mask)).map(ToString::to_string).collect()
+        };
+        assert_eq!((on(&ledger, "a", "2-3"), on(&ledger, "a", "0-7")), (vec![], vec!["B".to_owned()]));
+        assert_eq!(
+            (on(&ledger, "b", "0-7"), on(&ledger, "b", "0-1")),
+            (vec!["A".into(), "B".into()], vec![])
+        );
+        assert_eq!(on(&ledger, "unknown", "0-7"), Vec::<String>::new());
+        updates(&mut ledger);
+        assert_eq!(ledger.overlapping(), 0);
+        ledger.note_mask(&"b".into(), Some(cpus("0-7")));
+        assert_eq!(ledger.overlapping(), 1);
+        ledger.note_mask(&"b".into(), None);
+        assert_eq!(ledger.overlapping(), 0, "it is not known where it runs");
+        ledger.note_mask(&"b".into(), Some(cpus("0-7")));
+        ledger.stop(&"b".into());
+        assert_eq!(ledger.overlapping(), 0);
     }
 
     #[test]

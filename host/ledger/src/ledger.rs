@@ -32,10 +32,10 @@ pub enum BookError {
     #[error("CPUs {0} are in two results of the claim")]
     OverlapsItself(CpuSet),
     /// CPUs that no claim can have.
-    #[error("CPUs {0} are offline, reserved or not of this node")]
+    #[error("CPUs {0} are offline, reserved or not of this node; ask for others")]
     Unavailable(CpuSet),
     /// Other claims have them.
-    #[error("CPUs {cpus} are held by {}", list(.holders))]
+    #[error("CPUs {cpus} are held by {} until it is unprepared; wait for its pod to end, or delete it", list(.holders))]
     Taken {
         /// The CPUs in question.
         cpus: CpuSet,

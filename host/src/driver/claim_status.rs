@@ -5,11 +5,10 @@ use super::api::{ApiError, ClaimStatus, DeviceStatus};
 use super::claim::ClaimRef;
 use super::core::Driver;
 use super::locks::lock;
-use crate::clock::Clock;
+use crate::clock::{Clock, jittered};
 use dracpu_ledger::{ClaimUid, Part};
 use futures::future::{BoxFuture, pending};
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,23 +124,5 @@ impl Driver {
             strategy: booking.strategy.map(|strategy| strategy.name),
             devices: booking.parts.into_iter().map(device).collect(),
         })
-    }
-}
-
-/// The pause, a quarter more or less: nodes that lost the API server together do not come back together.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish() % 512;
-    pause * (768 + u32::try_from(random).unwrap_or_default()) / 1024
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_differ_by_a_quarter_at_most() {
-        let pauses: BTreeSet<Duration> = (0..100).map(|_| jittered(Duration::from_secs(4))).collect();
-        assert!(pauses.len() > 10, "{pauses:?}");
-        assert!(pauses.iter().all(|pause| (3_000..5_000).contains(&pause.as_millis())), "{pauses:?}");
     }
 }

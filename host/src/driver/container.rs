@@ -5,7 +5,7 @@ use super::core::Driver;
 use super::env::{self, EnvFault};
 use super::error::ContainerError;
 use crate::cdi::Step;
-pub use dracpu_codec::container::{Container, Created, Pod, Update, Updated};
+pub use dracpu_codec::container::{Container, Created, Pod, Quota, Update, Updated};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{ClaimUid, ContainerId, EntryError, Ledger, Refusal, Seen};
 use std::collections::BTreeSet;
@@ -18,6 +18,15 @@ impl Driver {
     /// # Errors
     /// [`ContainerError`]; the kubelet tries again.
     pub fn create_container(&self, container: &Container) -> Result<Created, ContainerError> {
+        let created = self.place(container).inspect_err(|error| self.tell_not_created(container, error))?;
+        if created.exclusive {
+            self.tell_throttled(container, &created.cpus);
+        }
+        self.probe.reached(Step::ContainerPlaced);
+        Ok(created)
+    }
+
+    fn place(&self, container: &Container) -> Result<Created, ContainerError> {
         let mut said = self.said(container)?;
         let mut ledger = self.ledger();
         // The runtime's word for a claim whose variable somebody has taken out.
@@ -31,16 +40,13 @@ impl Driver {
             }
         }
         let placement = ledger.create(container.who(), &said)?;
-        let created = Created {
+        Ok(Created {
             cpus: placement.cpus,
             mems: placement.mems,
             exclusive: placement.exclusive,
             remove_cfs_quota: placement.exclusive && self.config.remove_cfs_quota,
             updates: updates(&mut ledger),
-        };
-        drop(ledger);
-        self.probe.reached(Step::ContainerPlaced);
-        Ok(created)
+        })
     }
 
     /// Somebody, mostly the kubelet, is about to change a container's resources; `wanted` is the mask asked
@@ -50,7 +56,7 @@ impl Driver {
         let seen = (!self.ledger().knows(&id)).then(|| self.seen(container));
         let mut ledger = self.ledger();
         if let Some(seen) = seen {
-            warn_about(ledger.adopt_container(seen));
+            self.warn_about(ledger.adopt_container(seen));
             self.tell_unproven(&ledger);
         }
         let mask = ledger.mask(&id);
@@ -130,10 +136,20 @@ impl Driver {
     pub(super) fn seen(&self, container: &Container) -> Seen {
         let who = container.who();
         let entries = self.said(container).unwrap_or_else(|fault| {
-            tracing::warn!("{who} is treated as one without a claim: {fault}");
+            let text = format!("{who} is treated as one without a claim: {fault}");
+            tracing::warn!("{text}");
+            self.tell_not_believed(&who, &text);
             Vec::new()
         });
         Seen { who, entries, mask: container.cpus.clone() }
+    }
+
+    pub(super) fn warn_about(&self, refused: Vec<Refusal>) {
+        for Refusal { who, error } in refused {
+            let text = format!("{who} is not believed: {error}");
+            tracing::warn!("{text}");
+            self.tell_not_believed(&who, &text);
+        }
     }
 
     /// Wakes whoever asks the API server about claims without a record.
@@ -186,12 +202,6 @@ impl Driver {
         if ledger.pending_updates() > 0 {
             self.masks_due.notify_one();
         }
-    }
-}
-
-pub(super) fn warn_about(refused: Vec<Refusal>) {
-    for Refusal { who, error } in refused {
-        tracing::warn!("{who} is not believed: {error}");
     }
 }
 

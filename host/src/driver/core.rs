@@ -4,8 +4,11 @@ use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
 use super::health::{self, DevicesHealth};
 use super::locks::{Guard, Locks, lock, may_wait};
+use super::notices::Notices;
+use super::overlap::{Overlap, Watched};
 use super::under_way::UnderWay;
 use crate::cdi::{Content, Found, Probe, Record, SpecDir, Step};
+use crate::clock::Clock;
 use crate::config::{Config, Selection};
 use crate::device::Device;
 use crate::metadata::{MetadataFiles, WriteError};
@@ -38,6 +41,8 @@ pub struct DriverParts {
     pub probe: Arc<dyn Probe>,
     /// Changes with every boot (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
     /// How long a new claim waits for the runtime's first word of what runs; none: it does not. A record can be lost while
     /// its container runs, and then only the runtime knows which CPUs are in use.
     pub containers_within: Option<Duration>,
@@ -72,6 +77,8 @@ pub struct Driver {
     /// The active one, for who must not wait for the allocation lock.
     strategy: Mutex<Result<Option<StrategyInfo>, String>>,
     locks: Locks,
+    /// Told of every change of the ledger.
+    pub(super) overlap: Overlap,
     pub(super) under_way: UnderWay,
     pub(super) orphans: Mutex<BTreeSet<ClaimUid>>,
     pub(super) unreadable: Mutex<Vec<PathBuf>>,
@@ -84,6 +91,8 @@ pub struct Driver {
     pub(super) statuses: Mutex<BTreeSet<ClaimUid>>,
     /// There may be such claims.
     pub(super) status_due: Notify,
+    /// What people should hear of.
+    pub(super) notices: Notices,
     /// A container has a claim without a record.
     pub(super) unproven: Notify,
     /// Masks are due that no hook may bring soon.
@@ -113,12 +122,15 @@ impl Driver {
             metadata,
             probe,
             boot_id,
+            clock,
             containers_within,
         } = parts;
         let floor = usize::try_from(floor_of(&topology, &config)?).unwrap_or(usize::MAX);
         let mut ledger = Ledger::new(node(&topology, &config), floor);
         let allocation = Allocation::new(&config, &strategies, config.selection.clone(), topology);
         let (known, unreadable) = adopt(&specs, &mut ledger, &allocation, &boot_id, &*probe)?;
+        let held = known.iter().filter_map(|uid| Some((uid.clone(), specs.written_at(uid).ok()?)));
+        let overlap = Overlap::new(clock, held);
         probe.reached(Step::RecordsRead);
         match metadata.sweep(&known) {
             Ok(0) => {}
@@ -133,7 +145,7 @@ impl Driver {
         let strategy = Mutex::new(allocation.active());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
-        Ok(Arc::new(Self {
+        let driver = Self {
             config,
             api,
             specs,
@@ -141,6 +153,7 @@ impl Driver {
             probe,
             boot_id,
             locks: Locks::new(allocation, ledger),
+            overlap,
             under_way: UnderWay::default(),
             orphans: Mutex::default(),
             unreadable: Mutex::new(unreadable),
@@ -151,11 +164,14 @@ impl Driver {
             health: watch::Sender::new(Arc::new(health)),
             statuses: Mutex::new(statuses),
             status_due: Notify::new(),
+            notices: Notices::default(),
             unproven: Notify::new(),
             masks_due: Notify::new(),
             devices_are_told: AtomicBool::new(false),
             unprepared_in_use: AtomicU64::new(0),
-        }))
+        };
+        driver.tell_doubts(&driver.ledger());
+        Ok(Arc::new(driver))
     }
 
     /// Other CPUs are online: new instances of the strategies, new devices; claims keep their CPUs. Blocking.
@@ -173,6 +189,7 @@ impl Driver {
         ledger.replace_node(node);
         self.tell_due(&ledger);
         self.tell_health(&ledger);
+        self.tell_doubts(&ledger);
     }
 
     /// Other strategies decide from now on; claims keep their CPUs, and a claim that is being decided is decided by the
@@ -225,8 +242,8 @@ impl Driver {
         self.locks.allocation()
     }
 
-    pub(super) fn ledger(&self) -> Guard<'_, Ledger> {
-        self.locks.ledger()
+    pub(super) fn ledger(&self) -> Watched<'_> {
+        Watched::new(self.locks.ledger(), &self.overlap)
     }
 
     /// The files. Not under the ledger lock.

@@ -56,16 +56,23 @@ pub enum PrepareError {
     #[error("no CPUs can be given: {0}")]
     NoStrategy(String),
     /// The strategy gave no CPUs.
-    #[error("{undecided}{}", held_by(.held))]
+    #[error("{}{undecided}{}", asks(.asked), held_by(.held))]
     Undecided {
+        /// What the claim asks for, where there may be too little of it.
+        asked: Vec<Asked>,
         /// The strategy's words.
         undecided: Undecided,
         /// Claims that hold CPUs where it looked.
         held: Vec<(ClaimUid, CpuSet)>,
     },
     /// The CPUs cannot be given out.
-    #[error(transparent)]
-    Book(#[from] BookError),
+    #[error("{}{fault}", asks(.asked))]
+    Book {
+        /// What the claim asks for.
+        asked: Vec<Asked>,
+        /// Why not.
+        fault: BookError,
+    },
     /// The CPUs in the record are not what the claim's allocation asks for.
     #[error(
         "CPUs {0} are recorded for the claim, which do not fit its allocation; delete its pods, so that it \
@@ -93,6 +100,21 @@ pub enum PrepareError {
     /// A fault of this driver.
     #[error("the driver failed: {0}; report it")]
     Internal(String),
+}
+
+/// CPUs that a request asks for, and what there is of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The request.
+    pub request: String,
+    /// The device that the scheduler chose for it.
+    pub device: String,
+    /// So many CPUs.
+    pub cpus: u32,
+    /// CPUs of the device that nobody has.
+    pub free: usize,
+    /// CPUs of the device that claims can have.
+    pub all: usize,
 }
 
 impl PrepareError {
@@ -124,6 +146,22 @@ fn remedy(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::PermissionDenied => "let the driver write to its directory",
         _ => "look at its file system and the kernel's log",
+    }
+}
+
+/// The first requests, and how many more there are.
+fn asks(asked: &[Asked]) -> String {
+    const MOST: usize = 4;
+    let mut text = String::new();
+    for Asked { request, device, cpus, free, all } in asked.iter().take(MOST) {
+        let plural = if *cpus == 1 { "" } else { "s" };
+        text += &format!(
+            "request {request} asks for {cpus} CPU{plural} of device {device}, {free} of {all} are free; "
+        );
+    }
+    match asked.len().saturating_sub(MOST) {
+        0 => text,
+        more => text + &format!("and {more} requests more; "),
     }
 }
 

@@ -8,7 +8,7 @@
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `notices`, `overlap`, `status`, `error`.
 
 mod allocation;
 mod api;
@@ -22,6 +22,8 @@ mod floor;
 mod health;
 mod loaded;
 mod locks;
+mod notices;
+mod overlap;
 mod pcie;
 mod prepare;
 mod prove;
@@ -40,14 +42,15 @@ use dracpu_codec::{env, opaque, quantity};
 pub use allocation::{Unusable, published};
 pub use api::{Api, ApiError, ClaimStatus, DeviceStatus};
 pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
-pub use container::{Container, Created, Pod, Update, Updated};
+pub use container::{Container, Created, Pod, Quota, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};
 pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
 pub use env::EnvFault;
-pub use error::{ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
+pub use error::{Asked, ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use floor::NothingShared;
 pub use health::{DeviceHealth, DevicesHealth};
 pub use loaded::LoadedOnce;
+pub use notices::{Kind, Matter, Notice, Subject};
 pub use opaque::ConfigFault;
 pub use prove::Round;
 pub use quantity::QuantityFault;

@@ -21,7 +21,7 @@ use super::allocation::Allocation;
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::Driver;
-use super::error::PrepareError;
+use super::error::{Asked, PrepareError};
 use super::locks::{lock, may_wait};
 use super::opaque::main_request;
 use super::pcie::MatchedRoots;
@@ -75,6 +75,9 @@ impl Driver {
                 }
                 Err(error) => tracing::debug!("not prepared: {error}"),
             });
+            if let Err(error) = &answer {
+                self.tell_refused(&claim, error);
+            }
             answers.push((claim, answer));
         }
         answers
@@ -167,7 +170,7 @@ impl Driver {
             (Some(plain), Some(object)) => self.complete(uid, &allocation, &object.claim, &plain.cpus())?,
             (None, Some(object)) => {
                 if let Some(said) = self.said_of(uid) {
-                    return Err(BookError::Unproven(said).into());
+                    return Err(PrepareError::Book { asked: Vec::new(), fault: BookError::Unproven(said) });
                 }
                 self.give(uid, &mut allocation, object)?
             }
@@ -189,7 +192,10 @@ impl Driver {
     ) -> Result<Booking, PrepareError> {
         let booking = self.results(allocation, object, cpus)?;
         self.rewrite(uid, allocation, &booking)?;
-        self.ledger().describe(uid, booking.clone());
+        let mut ledger = self.ledger();
+        ledger.describe(uid, booking.clone());
+        self.tell_doubts(&ledger);
+        drop(ledger);
         Ok(booking)
     }
 
@@ -225,7 +231,11 @@ impl Driver {
         }
         let booking = self.decide(allocation, claim, roots, &wish)?;
         self.probe.reached(Step::Decided);
-        self.ledger().book(uid.clone(), booking.clone())?;
+        let booked = self.ledger().book(uid.clone(), booking.clone());
+        booked.map_err(|fault| PrepareError::Book {
+            asked: self.asked(&allocation.view, &wish.results),
+            fault,
+        })?;
         self.probe.reached(Step::Booked);
         self.write_new(uid, allocation, &booking).inspect_err(|error| {
             if !error.keeps_cpus() {
@@ -263,8 +273,11 @@ impl Driver {
         let state = self.state();
         may_wait("a strategy");
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
-            let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
-            PrepareError::Undecided { undecided, held }
+            let (asked, held) = match undecided.for_lack_of_cpus {
+                true => (self.asked(view, wanted), self.in_the_way(view, wanted)),
+                false => (Vec::new(), Vec::new()),
+            };
+            PrepareError::Undecided { asked, undecided, held }
         })?;
         tracing::debug!("{}{}", decision.why, unknown.concat());
         let info = strategy.info();
@@ -283,6 +296,22 @@ impl Driver {
         let mut others: Vec<Holding> = ledger.bookings().map(|(_, booking)| holding(booking)).collect();
         others.sort_by_key(|holding| holding.cpus.first());
         State { free: ledger.free(), others }
+    }
+
+    /// What the results ask for, and what there is of it.
+    fn asked(&self, view: &View, wanted: &[Wanted<'_>]) -> Vec<Asked> {
+        let free = self.ledger().free();
+        let asked = wanted.iter().map(|wanted| {
+            let all = view.cpus(&wanted.place);
+            Asked {
+                request: wanted.result.request.clone(),
+                device: wanted.result.device.clone(),
+                cpus: wanted.count,
+                free: all.intersection(&free).len(),
+                all: all.len(),
+            }
+        });
+        asked.collect()
     }
 
     /// Claims that hold CPUs which the results could have had.

@@ -94,15 +94,21 @@ impl Driver {
             let holders = booking.as_ref().map(|booking| self.holders(booking)).unwrap_or_default();
             match booking {
                 Some(_) if !holders.is_empty() => {
-                    tracing::error!(
-                        claim_uid = %uid, %cpus,
-                        "{who} has the claim, but no record of it was left, and claim {holders} was given some of its \
-                         CPUs: it runs on the shared pool from here on; delete its pod"
+                    let text = format!(
+                        "{who} has claim {uid}, but no record of it was left, and claim {holders} was given some of its \
+                         CPUs ({cpus}): it runs on the shared pool from here on; delete its pod"
                     );
+                    tracing::error!(claim_uid = %uid, "{text}");
+                    self.tell_not_believed(who, &text);
                     self.ledger().disprove(&uid, &who.pod_uid);
                 }
                 None => {
-                    tracing::warn!(claim_uid = %uid, %cpus, "{who} does not have the claim that it says it has");
+                    let text = format!(
+                        "{who} does not have claim {uid}, which it says it has with CPUs {cpus}; if the pod sets \
+                         DRA_CPUSET_{uid} itself, take that out"
+                    );
+                    tracing::warn!(claim_uid = %uid, "{text}");
+                    self.tell_not_believed(who, &text);
                     self.ledger().disprove(&uid, &who.pod_uid);
                 }
                 Some(booking) => match self.record_again(&uid, &allocation, &booking, &who.pod_uid) {

@@ -6,6 +6,7 @@ use dracpu_ledger::{Booking, ClaimUid, Who};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What the node holds, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Status {
     pub orphaned: Vec<String>,
     /// CPUs that go to nobody until it is known whose they are.
     pub unproven_cpus: CpuSet,
+    /// For how long containers ran on CPUs that claims hold for others, since the start, summed over containers.
+    pub overlap: Duration,
     /// Containers whose mask should change with the next answer to the runtime.
     pub pending_updates: usize,
     /// Files with this driver's prefix that say nothing.
@@ -70,6 +73,7 @@ impl Driver {
             unhealthy: strings(ledger.unhealthy().iter()),
             orphaned,
             unproven_cpus: ledger.unproven(),
+            overlap: self.overlap.total(),
             pending_updates: ledger.pending_updates(),
             unreadable_specs: lock(&self.unreadable).clone(),
             unprepared_in_use: self.unprepared_in_use.load(Ordering::Relaxed),
@@ -114,6 +118,7 @@ impl Driver {
                 let (namespace, name) = (&booking.namespace, &booking.name);
                 tracing::warn!(claim_uid = %uid, "claim {namespace}/{name} is gone, and so are its containers, \
                      but it was not unprepared; `dracpu claims release {uid}` frees its CPUs");
+                self.tell_orphaned(uid, booking);
                 found += 1;
             }
         }

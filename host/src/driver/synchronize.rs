@@ -3,9 +3,10 @@
 //! 1. What is absent is forgotten; no recorded claim goes with it.
 //! 2. What a container says of its claims is believed as far as the records go. Where there is no record
 //!    the container is left alone, and the API server is asked outside the hook ([`prove`](super::prove)).
-//! 3. Every container whose mask is not the one it should have gets it; the others get nothing.
+//! 3. For how long containers that come new ran on CPUs of others' claims is counted.
+//! 4. Every container whose mask is not the one it should have gets it; the others get nothing.
 
-use super::container::{Container, Update, updates, warn_about};
+use super::container::{Container, Update, updates};
 use super::core::Driver;
 use crate::cdi::Step;
 
@@ -16,7 +17,10 @@ impl Driver {
         let seen: Vec<_> = containers.iter().map(|container| self.seen(container)).collect();
         let updates = {
             let mut ledger = self.ledger();
-            warn_about(ledger.synchronize(seen));
+            let met: Vec<&Container> =
+                containers.iter().filter(|container| !ledger.knows(&container.id.as_str().into())).collect();
+            self.warn_about(ledger.synchronize(seen));
+            self.overlap.ran_before(&met, &ledger);
             self.tell_unproven(&ledger);
             self.containers_known.send_replace(true);
             updates(&mut ledger)

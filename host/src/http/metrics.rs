@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Prometheus' default buckets, in seconds.
 const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const MODES: [&str; 2] = ["shared", "exclusive"];
+const WRITTEN: Labels<1> = [("result", "written")];
+const DROPPED: Labels<1> = [("result", "dropped")];
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +85,8 @@ pub struct NodeState {
     pub orphaned_claims: usize,
     /// Containers that have yet to be told of a change of the shared pool.
     pub shared_pool_pending: usize,
+    /// For how long containers ran on CPUs that claims hold for others, since the start.
+    pub overlap: Duration,
     /// Registered with the kubelet now.
     pub registered: bool,
     /// Connected to the runtime and synchronized now.
@@ -112,6 +116,7 @@ pub struct Metrics {
     strategy_info: Family<Owned<3>, Gauge>,
     strategy_failures: Family<Owned<2>, Counter>,
     overlap: Counter<f64, AtomicU64>,
+    events: Family<Labels<1>, Counter>,
 }
 
 #[derive(Debug, Default)]
@@ -183,6 +188,7 @@ impl Default for Metrics {
             strategy_info: add(r, &table::STRATEGY_INFO, Family::default()),
             strategy_failures: add(r, &table::STRATEGY_FAILURES, Family::default()),
             overlap: add(r, &table::OVERLAP, Counter::default()),
+            events: add(r, &table::EVENTS, Family::default()),
             registry,
         };
         metrics.create_series();
@@ -193,6 +199,9 @@ impl Default for Metrics {
 impl Metrics {
     /// Makes every series of a closed set, so that rates start from zero.
     fn create_series(&self) {
+        for result in [WRITTEN, DROPPED] {
+            drop(self.events.get_or_create(&result));
+        }
         for result in Outcome::ALL {
             drop(self.prepare.get_or_create(&results(result)));
             drop(self.unprepare.get_or_create(&results(result)));
@@ -230,9 +239,14 @@ impl Metrics {
         self.strategy_info.get_or_create(&labels).set(1);
     }
 
-    /// A container ran for so long on CPUs that a claim holds for another one.
-    pub fn overlap(&self, duration: Duration) {
-        self.overlap.inc_by(duration.as_secs_f64());
+    /// An event was written.
+    pub fn event_written(&self) {
+        self.events.get_or_create(&WRITTEN).inc();
+    }
+
+    /// So many events will not be written.
+    pub fn events_dropped(&self, count: u64) {
+        self.events.get_or_create(&DROPPED).inc_by(count);
     }
 
     /// Everything in the Prometheus text format, the gauges as in `state`.
@@ -253,6 +267,8 @@ impl Metrics {
         ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
+        // Under the lock, so that nobody else adds to it meanwhile.
+        self.overlap.inc_by((state.overlap.as_secs_f64() - self.overlap.get()).max(0.0));
         let mut text = String::new();
         // Fails only when the writer does; a string does not.
         let _infallible = prometheus_text::encode(&mut text, &self.registry);
@@ -344,6 +360,18 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}");
         }
+    }
+
+    #[test]
+    fn the_overlap_is_that_of_the_state_and_never_goes_back() {
+        let metrics = Metrics::default();
+        let shown = |seconds: f64| {
+            let overlap = Duration::from_secs_f64(seconds);
+            let text = metrics.render(&NodeState { overlap, ..NodeState::default() });
+            let line = text.lines().find_map(|line| line.strip_prefix("dra_cpu_overlap_seconds_total "));
+            line.unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!((shown(0.0), shown(1.5), shown(1.0), shown(2.25)), (0.0, 1.5, 1.5, 2.25));
     }
 
     #[test]

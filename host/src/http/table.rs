@@ -74,7 +74,12 @@ definitions! {
     ORPHANED: Gauge "dra_cpu_orphaned_claims" [] ALPHA
         "Prepared claims without a claim object and without a container";
     OVERLAP: Counter "dra_cpu_overlap_seconds_total" [] ALPHA
-        "Time in which a container ran on CPUs that a claim holds for another one";
+        "Time in which containers ran on CPUs that claims hold for others, as far as it is known: since their start for those \
+         that started while the driver was away (where the runtime tells it, NRI 0.10), and until a new mask was \
+         handed to the runtime";
+    EVENTS: Counter "dra_cpu_events_total" ["result"] ALPHA
+        "Kubernetes events about claims and pods: written, each repetition that was written too, or dropped since too many \
+         waited or the API server took none";
     PENDING: Gauge "dra_cpu_shared_pool_pending" [] ALPHA
         "Containers that have yet to be told of a change of the shared pool: at the next hook, where the runtime bears no \
          other updates";

@@ -240,8 +240,19 @@ def driver_pinned_in(pod_name, claim_name, name):
 def a_claim_for_every_cpu_is_refused_with_the_reason():
     count = len(online())
     apply(claim("greedy-cpu", count), pod("greedy", claims=["greedy-cpu"]))
-    wait_event("greedy", "this would leave 0 CPUs")
+    reason = ["claim dracpu-e2e/greedy-cpu", f"asks for {count} CPUs of device", f"{count} of {count} are free", "this would leave 0 CPUs"]
+    wait_event("greedy", "FailedPrepareDynamicResources", *reason, "lower minSharedCPUs")
+    text = wait_event("greedy-cpu", "CPUsNotPrepared", *reason, "lower minSharedCPUs")
     check(driver.metric("dra_cpu_allocated_cpus") == 0, "nothing is booked")
+    told = lambda: [one for one in get("events", fields="involvedObject.name=greedy-cpu") if one.get("reason") == "CPUsNotPrepared"]
+    uid = get("resourceclaim", "greedy-cpu")["metadata"]["uid"]
+    check(told()[0]["involvedObject"]["uid"] == uid and told()[0]["type"] == "Warning", f"{told()}")
+    # The kubelet tries again and again, which is the same event.
+    tried = lambda: driver.metric("dra_cpu_prepare_claims_total")
+    before = tried()
+    try_again("greedy")
+    wait("the kubelet tries again", lambda: tried() > before, limit=120)
+    check(len(told()) == 1, f"{text}: {told()}")
     end("greedy")
 
 
@@ -259,6 +270,7 @@ def a_forged_variable_gives_nobody_a_cpu():
     value = next(iter(own))
     apply(pod("forger", [container(env=[{"name": f"DRA_CPUSET_{uid}", "value": str(value)}])]))
     wait_event("forger", "Failed", uid)
+    wait_event("forger", "ClaimNotBelieved", "container main is not created", uid)
     check(not ready("forger"), "the forger runs")
     check(mask("honest") == own, "the honest one keeps its CPU")
     end("honest", "forger")
@@ -287,6 +299,7 @@ def a_resize_by_the_kubelet_leaves_the_mask():
     apply(claim("resized-cpu"), pod("resized", [container(**more)], ["resized-cpu"]))
     wait_ready("resized")
     own = driver.pinned("resized", "resized-cpu")
+    wait_event("resized", "CPUsThrottled", "container main can be throttled", "its CPU limit is 0.5")
     resources = {"requests": {"cpu": "200m"}, "limits": {"cpu": "700m"}}
     change = json.dumps({"spec": {"containers": [{"name": "main", "resources": resources}]}})
     kubectl("patch", "pod", "resized", "-n", NAMESPACE, "--subresource=resize", "-p", change)

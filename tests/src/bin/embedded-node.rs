@@ -298,7 +298,7 @@ impl Stage {
                 let claims = claims.iter().map(|name| self.claim(name)).collect::<Result<Vec<_>>>()?;
                 let asks: Vec<_> = containers
                     .into_iter()
-                    .map(|ask| ContainerAsk { name: ask.name, claims: ask.claims, env: ask.env })
+                    .map(|ask| ContainerAsk { name: ask.name, claims: ask.claims, env: ask.env, quota: None })
                     .collect();
                 let running = self.node()?.run_pod(&pod, &claims, &asks).await?;
                 let answer = self.containers_of(&running)?;

@@ -1,10 +1,11 @@
 //! Protobuf to driver types and back.
 
 use super::CallError;
-use crate::container::{Container, Created, Pod, Update, Updated};
+use crate::container::{Container, Created, Pod, Quota, Update, Updated};
 use dracpu_cpuset::CpuSet;
 use dracpu_proto::nri;
 use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
 
 /// The container that a hook is about, with its pod.
 pub fn container(
@@ -24,12 +25,27 @@ pub fn of_pod(pod: Pod, container: nri::Container) -> Container {
         pod,
         env: container.env,
         cdi_devices: container.cdi_devices.into_iter().map(|device| device.name).collect(),
+        quota: quota(resources.as_ref()),
         cpus: cpus(resources),
+        started: u64::try_from(container.started_at)
+            .ok()
+            .filter(|nanos| *nanos > 0)
+            .and_then(|nanos| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(nanos))),
     }
 }
 
 pub fn pod(pod: nri::PodSandbox) -> Pod {
-    Pod { uid: pod.uid, namespace: pod.namespace, name: pod.name }
+    let quota = quota(pod.linux.and_then(|linux| linux.pod_resources).as_ref());
+    Pod { uid: pod.uid, namespace: pod.namespace, name: pod.name, quota }
+}
+
+/// The CFS quota in resources; none = not set, or unlimited. The kernel's period is 100 ms unless somebody says
+/// otherwise.
+fn quota(resources: Option<&nri::LinuxResources>) -> Option<Quota> {
+    let cpu = resources?.cpu.as_ref()?;
+    let micros = u64::try_from(cpu.quota.as_ref()?.value).ok().filter(|micros| *micros > 0)?;
+    let period = cpu.period.as_ref().map(|period| period.value).filter(|period| *period > 0);
+    Some(Quota { micros, period: period.unwrap_or(100_000) })
 }
 
 /// The mask in resources; none = not set, or not understood.

@@ -7,6 +7,7 @@ use super::without::without;
 use crate::cdi::{Access, Probe, SpecDir};
 use crate::cli::Failure;
 use crate::cli::strategy::catalogue_of;
+use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
 use crate::metadata::MetadataFiles;
@@ -384,6 +385,7 @@ impl Parts<'_> {
             ),
             probe: faults.clone(),
             boot_id: format!("boot-{}", self.boots),
+            clock: Arc::new(SystemClock),
             // A story need not speak of the runtime.
             containers_within: None,
             config,

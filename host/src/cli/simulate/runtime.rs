@@ -69,7 +69,12 @@ impl Runtime {
         let mut container = Container {
             id: format!("{name}#{}", self.made),
             name: name.to_owned(),
-            pod: Pod { uid: pod.to_owned(), namespace: "default".to_owned(), name: pod.to_owned() },
+            pod: Pod {
+                uid: pod.to_owned(),
+                namespace: "default".to_owned(),
+                name: pod.to_owned(),
+                quota: None,
+            },
             env,
             ..Container::default()
         };

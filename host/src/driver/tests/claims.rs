@@ -194,7 +194,11 @@ async fn the_scheduler_chooses_in_individual_mode_and_names_outlast_hotplug() {
     let claim = home.allocate("A", &[("cpudev003", ""), ("cpudev005", "")]);
     assert_eq!(prepare(&driver, claim).await.unwrap().devices[1].cpus, cpus("5"));
     let error = prepare(&driver, home.allocate("B", &[("cpudev003", "")])).await.unwrap_err().to_string();
-    assert_eq!(error, "CPUs 3 are held by claim A");
+    assert_eq!(
+        error,
+        "request r asks for 1 CPU of device cpudev003, 0 of 1 are free; CPUs 3 are held by claim A until it is \
+         unprepared; wait for its pod to end, or delete it"
+    );
     let mut rows = fixtures::rows(1, 8, 1);
     rows.remove(1);
     driver.machine_changed(fixtures::machine(&rows));

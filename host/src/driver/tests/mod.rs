@@ -7,5 +7,7 @@ mod faults;
 #[cfg(debug_assertions)]
 mod locks;
 mod metadata;
+mod notices;
+mod overlap;
 mod records;
 mod support;

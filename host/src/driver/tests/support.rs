@@ -6,6 +6,7 @@ use super::super::{
     Pod, PrepareError, Prepared, StartError, Strategies, StrategyInfo, Undecided, Update,
 };
 use crate::cdi::{Access, NoProbe, Probe, SpecDir};
+use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, ConfigFlags, DeviceMode, GroupBy};
 use crate::device::{Group, Offer, fixtures};
 use crate::metadata::MetadataFiles;
@@ -193,6 +194,7 @@ pub(super) struct Home {
     pub(super) topology: Topology,
     pub(super) boot_id: String,
     pub(super) containers_within: Option<Duration>,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl Home {
@@ -210,6 +212,7 @@ impl Home {
             topology: fixtures::machine(&fixtures::rows(1, 8, 1)),
             boot_id: "boot-1".into(),
             containers_within: None,
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -261,6 +264,7 @@ impl Home {
             metadata: MetadataFiles::new(self.metadata_dir(), self.cdi_dir(), self.probe.clone()),
             probe: self.probe.clone(),
             boot_id: self.boot_id.clone(),
+            clock: self.clock.clone(),
             containers_within: self.containers_within,
         };
         Driver::start(parts)
@@ -325,10 +329,12 @@ pub(super) fn container(id: &str, pod: &str, env: &[&str], mask: &str) -> Contai
     Container {
         id: id.into(),
         name: format!("name-{id}"),
-        pod: Pod { uid: format!("uid-{pod}"), namespace: "ns".into(), name: pod.into() },
+        pod: Pod { uid: format!("uid-{pod}"), namespace: "ns".into(), name: pod.into(), quota: None },
         env: env.iter().map(|&variable| variable.into()).collect(),
         cdi_devices: Vec::new(),
         cpus: Some(cpus(mask)).filter(|cpus| !cpus.is_empty()),
+        quota: None,
+        started: None,
     }
 }
 

@@ -113,6 +113,42 @@ fn the_driver_is_told_which_runtimes_never_name_cdi_devices() {
 }
 
 #[test]
+fn limits_and_the_time_of_the_start_reach_the_driver() {
+    let mut runtime = Runtime::new();
+    let limited = |quota: i64, period: Option<u64>| nri::LinuxResources {
+        cpu: Some(nri::LinuxCpu {
+            quota: Some(nri::OptionalInt64 { value: quota }),
+            period: period.map(|value| nri::OptionalUInt64 { value }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    for (own, pods, started, shown) in [
+        (
+            limited(75_000, Some(50_000)),
+            limited(200_000, None),
+            1_700_000_000_999_999_999,
+            " quota=1.5 pod quota=2 started=1700000000",
+        ),
+        (limited(-1, Some(100_000)), limited(0, Some(100_000)), 0, ""),
+        (limited(i64::MIN, Some(0)), limited(1000, Some(0)), i64::MIN, " pod quota=0.01"),
+    ] {
+        let linux = nri::LinuxPodSandbox { pod_resources: Some(pods), ..Default::default() };
+        let request = nri::CreateContainerRequest {
+            pod: Some(nri::PodSandbox { linux: Some(linux), ..pod() }),
+            container: Some(nri::Container {
+                linux: Some(nri::LinuxContainer { resources: Some(own), ..Default::default() }),
+                started_at: started,
+                ..container("a", &[])
+            }),
+        };
+        runtime.call::<nri::CreateContainerResponse>("CreateContainer", &request).unwrap();
+        let call = runtime.driver.calls().remove(0);
+        assert!(call.ends_with(&format!(" cpus=none{shown}")), "{call}");
+    }
+}
+
+#[test]
 fn a_created_container_gets_its_mask_in_the_adjustment_and_others_theirs_as_updates() {
     let mut runtime = Runtime::new();
     let mut asked = container("app", &["DRA_CPUSET_c1=2-3", "DRA_CPUSET_c1=0-7"]);

@@ -73,12 +73,22 @@ impl Driver {
 }
 
 fn shown(container: &Container) -> String {
-    let Container { id, name, pod, env, cdi_devices, cpus } = container;
+    let Container { id, name, pod, env, cdi_devices, cpus, quota, started } = container;
     let cpus = cpus.as_ref().map_or_else(|| "none".to_owned(), CpuSet::to_string);
-    format!(
+    let mut shown = format!(
         "{id} {}/{}/{name} {} env={env:?} cdi={cdi_devices:?} cpus={cpus}",
         pod.namespace, pod.name, pod.uid
-    )
+    );
+    for (what, quota) in [("quota", quota), ("pod quota", &pod.quota)] {
+        if let Some(quota) = quota {
+            shown += &format!(" {what}={quota}");
+        }
+    }
+    if let Some(started) = started {
+        let since = started.duration_since(std::time::UNIX_EPOCH).unwrap();
+        shown += &format!(" started={}", since.as_secs());
+    }
+    shown
 }
 
 fn list(cpus: Option<&CpuSet>) -> String {

@@ -2,6 +2,7 @@
 
 use super::super::percent;
 use super::claim_status::{self, Fault, Write};
+use super::event_rules;
 use super::quantity::Quantity;
 use super::slice_rules::{faults, immutable};
 use super::status::{Refusal, refusal};
@@ -13,6 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::{Value, json};
@@ -70,7 +72,7 @@ impl Call {
         let path: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (rest, group) = match path.as_slice() {
             ["api", "v1", rest @ ..] => (rest, ""),
-            ["apis", "resource.k8s.io", "v1", rest @ ..] => (rest, "resource.k8s.io"),
+            ["apis", group @ ("resource.k8s.io" | "events.k8s.io"), "v1", rest @ ..] => (rest, *group),
             _ => return None,
         };
         let (namespace, rest) = match rest {
@@ -89,6 +91,7 @@ impl Call {
             Resource::DeviceClasses,
             Resource::ResourceClaims,
             Resource::ResourceSlices,
+            Resource::Events,
         ];
         let resource = all.into_iter().find(|resource| {
             let (its_group, its_plural, _) = resource.names();
@@ -131,14 +134,14 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         return Ok(json_answer(refusal.code, &refusal.body));
     };
     let patch_type = request.headers().get("content-type").and_then(|value| value.to_str().ok());
-    let applies = patch_type == Some("application/apply-patch+yaml");
+    let patch_type = patch_type.unwrap_or_default().to_owned();
     let body = request.into_body().collect().await.map(|all| all.to_bytes()).unwrap_or_default();
     let counted = (call.verb, call.resource) == (Verb::Get, Resource::ResourceClaims);
     let held = if counted { Some(ClaimGet::count_in(&shared).await) } else { None };
     let response = {
         // one step: who sees what a request has changed finds the request counted
         let mut state = shared.state();
-        let answered = respond(&shared, &mut state, &call, &body, applies);
+        let answered = respond(&shared, &mut state, &call, &body, &patch_type);
         let response = answered.unwrap_or_else(|refusal| json_answer(refusal.code, &refusal.body));
         state.seen.push(Seen {
             verb: call.verb,
@@ -181,7 +184,7 @@ fn respond(
     state: &mut State,
     call: &Call,
     body: &[u8],
-    applies: bool,
+    patch_type: &str,
 ) -> Result<Response<Body>, Refusal> {
     state.authorize(call)?;
     if let Some(answer) = state.answer_on_demand(call)? {
@@ -226,7 +229,11 @@ fn respond(
             state.authorize_devices(call, &sent)?;
             let parameter = |name: &str| call.query.get(name).map(String::as_str).unwrap_or_default();
             let (manager, force) = (parameter("fieldManager").to_owned(), parameter("force") == "true");
-            let how = if applies { Write::Apply { manager, force } } else { Write::Replace };
+            let how = if patch_type == "application/apply-patch+yaml" {
+                Write::Apply { manager, force }
+            } else {
+                Write::Replace
+            };
             let written = claim_status::written(&old, &sent, &how).map_err(|fault| match fault {
                 Fault::Invalid(errors) => subject.invalid(&errors),
                 Fault::Conflict(why) => subject.refusal(409, "Conflict", &why),
@@ -239,6 +246,37 @@ fn respond(
                 }
             }
             ok(state.store.replace(&call.key(), claim)?)
+        }
+        (Verb::Create, Resource::Events, "") => {
+            let mut event = state.known_event(body)?;
+            let namespace = call.namespace.clone().unwrap_or_default();
+            let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if !matches!(event["metadata"]["namespace"].as_str(), Some(given) if given == namespace) {
+                let message =
+                    "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(refusal(400, "BadRequest", message, None));
+            }
+            let faults = event_rules::faults(&event, &namespace);
+            if !faults.is_empty() {
+                return Err(call.resource.subject(&name).invalid(&faults));
+            }
+            metadata(&mut event).shift_remove("resourceVersion");
+            Ok(json_answer(StatusCode::CREATED, &state.store.create(call.resource, event)?))
+        }
+        (Verb::Patch, Resource::Events, "") => {
+            if patch_type != "application/merge-patch+json" {
+                let message = "the stand-in merges patches of events";
+                return Err(subject.refusal(415, "UnsupportedMediaType", message));
+            }
+            let Some(old) = state.store.get(&call.key()).cloned() else { return Err(subject.not_found()) };
+            let sent: Value = serde_json::from_slice(body).map_err(|error| bad_request(&error))?;
+            let merged = event_rules::merged(&old, &sent);
+            let event = state.known_event(merged.to_string().as_bytes())?;
+            let faults = event_rules::changes(&old, &event);
+            if !faults.is_empty() {
+                return Err(subject.invalid(&faults));
+            }
+            ok(state.store.replace(&call.key(), event)?)
         }
         _ => {
             let message = "the server does not allow this method on the requested resource";
@@ -308,6 +346,18 @@ impl State {
         };
         let message = format!("refused on demand with {code}");
         Err(call.resource.subject(&call.name).refusal(code, reason, &message))
+    }
+
+    /// An event that can be read; fields that no event has are noted.
+    fn known_event(&mut self, body: &[u8]) -> Result<Value, Refusal> {
+        let sent: Value = serde_json::from_slice(body).map_err(|error| bad_request(&error))?;
+        if let Some(why) = event_rules::unreadable_time(&sent) {
+            return Err(bad_request(&why));
+        }
+        let event: Event = serde_json::from_value(sent.clone()).map_err(|error| bad_request(&error))?;
+        let known = serde_json::to_value(&event).map_err(|error| bad_request(&error))?;
+        unknown_fields("", &sent, &known, &mut self.warnings);
+        Ok(sent)
     }
 
     /// What the server would store of a sent slice, or why it refuses it.

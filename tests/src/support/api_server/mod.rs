@@ -2,10 +2,11 @@
 //! by which the real server would refuse, prune or end something.
 //!
 //! Reading order: this file (the handle with its switches), `http` (requests to answers), `access`, `store`
-//! (objects, revisions, watches), `slice_rules`, `gates`, `quantity`, `claim_status`, `status`.
+//! (objects, revisions, watches), `slice_rules`, `gates`, `quantity`, `claim_status`, `event_rules`, `status`.
 
 mod access;
 mod claim_status;
+mod event_rules;
 mod gates;
 mod http;
 mod quantity;
@@ -144,6 +145,11 @@ pub struct ApiServer {
     serving: Mutex<Option<JoinHandle<()>>>,
 }
 
+const CLAIM_STATUS: [(Verb, Resource, &str); 2] =
+    [(Verb::Patch, Resource::ResourceClaims, "status"), (Verb::Patch, Resource::ResourceClaims, "driver")];
+const EVENTS: [(Verb, Resource, &str); 2] =
+    [(Verb::Create, Resource::Events, ""), (Verb::Patch, Resource::Events, "")];
+
 /// What the driver's role may do: no more than its chart grants it, and the Go driver's chart before it. `driver`
 /// stands for the verb `associated-node:…` on `resourceclaims/driver`.
 fn driver_role() -> BTreeSet<(Verb, Resource, &'static str)> {
@@ -154,7 +160,8 @@ fn driver_role() -> BTreeSet<(Verb, Resource, &'static str)> {
         .into();
     role.extend(slices.map(|verb| (verb, Resource::ResourceSlices, "")));
     role.extend(pods.map(|verb| (verb, Resource::Pods, "")));
-    role.extend(["status", "driver"].map(|sub| (Verb::Patch, Resource::ResourceClaims, sub)));
+    role.extend(CLAIM_STATUS);
+    role.extend(EVENTS);
     role
 }
 
@@ -259,10 +266,18 @@ impl ApiServer {
 
     /// Takes the leave to write the status of claims away, or gives it back.
     pub fn allow_claim_status(&self, allow: bool) {
+        self.allow(CLAIM_STATUS, allow);
+    }
+
+    /// Takes the leave to write events away, or gives it back.
+    pub fn allow_events(&self, allow: bool) {
+        self.allow(EVENTS, allow);
+    }
+
+    fn allow<const N: usize>(&self, rules: [(Verb, Resource, &'static str); N], allow: bool) {
         let mut state = self.shared.state();
         let Some(allowed) = &mut state.allowed else { return };
-        for sub in ["status", "driver"] {
-            let rule = (Verb::Patch, Resource::ResourceClaims, sub);
+        for rule in rules {
             if allow {
                 allowed.insert(rule)
             } else {

@@ -51,7 +51,7 @@ impl Faults {
     }
 }
 
-fn is_dns_word(word: &str) -> bool {
+pub(super) fn is_dns_word(word: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !word.is_empty() && word.bytes().all(inner) && !word.starts_with('-') && !word.ends_with('-')
 }

@@ -18,6 +18,8 @@ pub enum Resource {
     ResourceClaims,
     /// resource.k8s.io/v1
     ResourceSlices,
+    /// events.k8s.io/v1
+    Events,
 }
 
 impl Resource {
@@ -30,15 +32,20 @@ impl Resource {
             Self::DeviceClasses => ("resource.k8s.io", "deviceclasses", "DeviceClass"),
             Self::ResourceClaims => ("resource.k8s.io", "resourceclaims", "ResourceClaim"),
             Self::ResourceSlices => ("resource.k8s.io", "resourceslices", "ResourceSlice"),
+            Self::Events => ("events.k8s.io", "events", "Event"),
         }
     }
 
     pub(super) fn namespaced(self) -> bool {
-        matches!(self, Self::Pods | Self::ResourceClaims)
+        matches!(self, Self::Pods | Self::ResourceClaims | Self::Events)
     }
 
     pub(super) fn api_version(self) -> &'static str {
-        if self.names().0.is_empty() { "v1" } else { "resource.k8s.io/v1" }
+        match self.names().0 {
+            "" => "v1",
+            "events.k8s.io" => "events.k8s.io/v1",
+            _ => "resource.k8s.io/v1",
+        }
     }
 
     pub(super) fn subject(self, name: &str) -> Subject<'_> {

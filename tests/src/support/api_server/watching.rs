@@ -24,6 +24,7 @@ impl Selector {
             Resource::ResourceSlices => &["metadata.name", "spec.driver", "spec.nodeName"],
             Resource::Pods => &["metadata.name", "metadata.namespace", "spec.nodeName"],
             Resource::ResourceClaims => &["metadata.name", "metadata.namespace"],
+            Resource::Events => &["metadata.name", "metadata.namespace", "regarding.name", "regarding.kind"],
             Resource::Nodes | Resource::DeviceClasses => &["metadata.name"],
         };
         let mut terms = Vec::new();

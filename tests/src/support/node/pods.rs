@@ -19,6 +19,8 @@ pub struct ContainerAsk {
     pub claims: Vec<String>,
     /// Variables of the pod spec.
     pub env: Vec<String>,
+    /// Its CPU limit, as CFS quota and period.
+    pub quota: Option<(i64, u64)>,
 }
 
 impl ContainerAsk {
@@ -26,7 +28,7 @@ impl ContainerAsk {
     #[must_use]
     pub fn new(name: &str, claims: &[&ClaimRef]) -> Self {
         let claims = claims.iter().map(|claim| claim.name.clone()).collect();
-        Self { name: name.to_owned(), claims, env: Vec::new() }
+        Self { name: name.to_owned(), claims, ..Self::default() }
     }
 }
 
@@ -173,6 +175,7 @@ impl Node {
             namespace: "default".to_owned(),
             uid: uid.clone(),
             annotations: BTreeMap::new(),
+            quota: sum_of_quotas(containers),
         };
         let sandbox = self.runtime.run_pod_sandbox(spec).await?;
         let mut pod = Pod {
@@ -222,8 +225,13 @@ impl Node {
             let devices = prepared.get(&claim.uid).context("the claim is prepared")?;
             cdi_devices.extend(devices.iter().flat_map(|device| device.cdi_device_ids.clone()));
         }
-        let spec =
-            ContainerSpec { name: name.to_owned(), env: ask.env.clone(), cdi_devices, ..Default::default() };
+        let spec = ContainerSpec {
+            name: name.to_owned(),
+            env: ask.env.clone(),
+            cdi_devices,
+            quota: ask.quota,
+            ..Default::default()
+        };
         let created = async {
             let id = self.runtime.create_container(&pod.sandbox, &spec).await?;
             self.runtime.start_container(&id).await?;
@@ -288,4 +296,12 @@ impl Node {
         }
         uid
     }
+}
+
+/// The pod's quota: none as soon as one of its containers has none.
+fn sum_of_quotas(containers: &[ContainerAsk]) -> Option<(i64, u64)> {
+    const PERIOD: u64 = 100_000;
+    let micros = |(quota, period): (i64, u64)| quota * 100_000 / i64::try_from(period).unwrap();
+    let quotas: Option<Vec<i64>> = containers.iter().map(|ask| ask.quota.map(micros)).collect();
+    quotas.filter(|all| !all.is_empty()).map(|all| (all.into_iter().sum(), PERIOD))
 }

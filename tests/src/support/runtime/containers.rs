@@ -5,6 +5,7 @@ use super::super::cpus::{Cpus, parse};
 use super::RuntimeVersion;
 use dracpu_proto::nri;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 /// A pod to be run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct PodSpec {
     pub uid: String,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
+    /// CFS quota and period of all its containers together, as the kubelet adds them up.
+    pub quota: Option<(i64, u64)>,
 }
 
 /// A container to be created, as the kubelet asks for it.
@@ -74,6 +77,8 @@ pub struct ContainerRecord {
     pub state: ContainerState,
     /// Number of creation, to tell an order.
     pub created: u64,
+    /// Since when it runs.
+    pub started: Option<SystemTime>,
 }
 
 impl ContainerRecord {
@@ -124,6 +129,7 @@ impl ContainerRecord {
                 cgroups_path: format!("/kubepods/pod-{}/{}", self.pod_id, self.id),
                 ..Default::default()
             }),
+            started_at: if version.nri_minor() >= 10 { nanos(self.started) } else { 0 },
             pid: if self.state == ContainerState::Running { 1000 } else { 0 },
             cdi_devices: if modern { devices.collect() } else { Vec::new() },
             ..Default::default()
@@ -133,7 +139,16 @@ impl ContainerRecord {
 
 impl PodSpec {
     pub(super) fn shown(&self, id: &str) -> nri::PodSandbox {
+        let cpu = self.quota.map(|(quota, period)| nri::LinuxCpu {
+            quota: Some(nri::OptionalInt64 { value: quota }),
+            period: Some(nri::OptionalUInt64 { value: period }),
+            ..Default::default()
+        });
         nri::PodSandbox {
+            linux: Some(nri::LinuxPodSandbox {
+                pod_resources: Some(nri::LinuxResources { cpu, ..Default::default() }),
+                ..Default::default()
+            }),
             id: id.to_owned(),
             name: self.name.clone(),
             uid: self.uid.clone(),
@@ -143,6 +158,12 @@ impl PodSpec {
             ..Default::default()
         }
     }
+}
+
+/// As NRI tells times; 0 where there is none.
+fn nanos(time: Option<SystemTime>) -> i64 {
+    let since = time.map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos());
+    since.map_or(0, |nanos| i64::try_from(nanos).unwrap())
 }
 
 /// What CDI mounts; of two at one place in the container the later one.

@@ -9,6 +9,7 @@ use super::{ContainerRecord, ContainerSpec, ContainerState, PodSpec, Runtime};
 use anyhow::{Context, Result, anyhow, bail};
 use dracpu_proto::nri;
 use nri::Event;
+use std::time::SystemTime;
 
 impl Runtime {
     /// RunPodSandbox; the sandbox's id.
@@ -63,6 +64,7 @@ impl Runtime {
                 shares: 2,
                 state: ContainerState::Created,
                 created: state.made,
+                started: None,
             }
         };
         let mut shown = container.shown(version);
@@ -108,6 +110,7 @@ impl Runtime {
             bail!("failed to write \"{mask}\": numerical result out of range");
         }
         self.set_state(id, ContainerState::Running);
+        self.set_started(id, SystemTime::now());
         let (pod, shown) = self.shared.shown(id)?;
         self.shared.tell(Event::PostStartContainer, &pod, Some(&shown)).await
     }

@@ -25,7 +25,7 @@ use session::{Plugin, accept_plugins};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -271,6 +271,13 @@ impl Runtime {
     /// Lets updates of a container fail, as a runtime's call to runc can.
     pub fn fail_updates_of(&self, container: &str) {
         self.shared.state().failing_updates.push(container.to_owned());
+    }
+
+    /// Lets a container have run since then.
+    pub fn set_started(&self, id: &str, since: SystemTime) {
+        if let Some(container) = self.shared.state().containers.get_mut(id) {
+            container.started = Some(since);
+        }
     }
 
     // ---- what is so
