@@ -2,7 +2,7 @@
 //!
 //! Reading order, the direction of data: `dracpu_topology` → [`device`] → [`slices`]; then `dracpu_codec` (what others
 //! write, read and checked, for all of these) and [`dra`] → [`driver`] → [`strategy`] → `dracpu_ledger` → [`metadata`] → [`cdi`] → [`nri`]; `hotplug` brings a changed machine to
-//! [`driver`], `reload` changed strategies, [`events`] what people should hear of to the API server. Edges ([`dra`], [`nri`], [`slices`], [`events`], [`http`], [`cli`]) depend on [`driver`]; nothing depends on
+//! [`driver`], `reload` changed strategies, [`events`] what people should hear of to the API server. Edges ([`dra`], [`nri`], [`slices`], [`events`], [`http`], [`live`], [`cli`]) depend on [`driver`]; nothing depends on
 //! an edge.
 
 pub mod cdi;
@@ -14,6 +14,7 @@ pub mod driver;
 pub mod events;
 mod hotplug;
 pub mod http;
+pub mod live;
 mod logging;
 mod memory;
 pub mod metadata;

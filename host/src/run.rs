@@ -3,7 +3,7 @@
 //! 1. The configuration, logged once; the way to the API server (nobody is asked yet).
 //! 2. The node lock, before any socket; then whatever earlier drivers left is cleared away.
 //! 3. The driver, from the machine and the records: in place before anybody can call.
-//! 4. HTTP, the kubelet's sockets, the runtime, the slices, what may change: a task each. One that ends early ends the
+//! 4. The operator's socket, HTTP, the kubelet's sockets, the runtime, the slices, what may change: a task each. One that ends early ends the
 //!    process with its reason.
 //! 5. A signal stops all of them; calls that run are finished, within a deadline. The sockets go; slices
 //!    and CDI specs stay.
@@ -19,6 +19,7 @@ use crate::events::{self, KubeEvents};
 use crate::hotplug::{self, Sysfs};
 use crate::http::metrics::{Metrics, NodeState};
 use crate::http::{self, Health};
+use crate::live;
 use crate::logging;
 use crate::memory;
 use crate::metadata::MetadataFiles;
@@ -239,6 +240,23 @@ impl Tasks {
             Report { driver: driver.clone(), metrics: metrics.clone(), readiness: readiness.clone() };
         report.active();
 
+        // Before the kubelet may call, since nothing that it does is needed to answer.
+        let listening = live::listen(config.live_socket())?;
+        let (peer, progress) = (Arc::default(), Arc::default());
+        let sources = live::Sources {
+            driver: driver.clone(),
+            readiness: readiness.clone(),
+            peer: Arc::clone(&peer),
+            progress: Arc::clone(&progress),
+            node: config.node_name.clone(),
+            config: config.describe(),
+        };
+        let live = live::serve(listening, sources, tasks.stop.clone());
+        tasks.spawn("server of the command line", async move {
+            live.await;
+            Ok(())
+        });
+
         let listener = http::listen(config.bind_address).await;
         let listener =
             listener.with_context(|| format!("cannot listen on --bind-address {}", config.bind_address))?;
@@ -272,6 +290,7 @@ impl Tasks {
             driver.clone(),
             metrics.clone(),
             readiness.clone(),
+            peer,
             tasks.stop.clone(),
         );
         tasks.spawn("runtime plugin", async move {
@@ -293,8 +312,14 @@ impl Tasks {
             Ok(())
         });
 
-        let slices =
-            slices::run(access.client, Pool::from(config), driver.devices(), readiness, tasks.stop.clone());
+        let slices = slices::run(
+            access.client,
+            Pool::from(config),
+            driver.devices(),
+            readiness,
+            progress,
+            tasks.stop.clone(),
+        );
         tasks.spawn("slice publisher", slices);
 
         let stop = tasks.stop.clone();

@@ -254,7 +254,14 @@ impl Cluster {
         let devices = watch::Sender::new(devices(32));
         let pool = Pool { node_name: format!("node-{node:05}"), map_node_allocatable: false };
         let readiness = Arc::new(Readiness::default());
-        self.tasks.spawn(run(self.server.client(), pool, devices.subscribe(), readiness, stop.clone()));
+        self.tasks.spawn(run(
+            self.server.client(),
+            pool,
+            devices.subscribe(),
+            readiness,
+            Arc::default(),
+            stop.clone(),
+        ));
         Running { stop, devices }
     }
 

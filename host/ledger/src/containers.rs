@@ -123,6 +123,25 @@ pub enum CreateError {
     AllOffline(CpuSet),
 }
 
+/// A container as the ledger knows it, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known<'a> {
+    /// Which one.
+    pub who: &'a Who,
+    /// The claims whose CPUs it has.
+    pub claims: &'a BTreeSet<ClaimUid>,
+    /// What it says of claims without a record. While there are any, it is left alone.
+    pub unproven: &'a BTreeMap<ClaimUid, CpuSet>,
+    /// The mask that it should have; none when it has ended or is left alone.
+    pub wanted: Option<CpuSet>,
+    /// The mask believed to be in place; none when that is not known.
+    pub believed: Option<&'a CpuSet>,
+    /// Whether its process has been started.
+    pub started: bool,
+    /// Whether it has ended.
+    pub stopped: bool,
+}
+
 /// A container that is not believed in something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -236,6 +255,20 @@ impl Ledger {
                 held.owner.take_if(|owner| owner.id == *id);
             }
         }
+    }
+
+    /// All containers that the runtime has told of, by id.
+    pub fn containers(&self) -> impl Iterator<Item = Known<'_>> {
+        let shared = self.shared_pool();
+        self.containers.values().map(move |entry| Known {
+            who: &entry.who,
+            claims: &entry.claims,
+            unproven: &entry.unproven,
+            wanted: (!entry.stopped).then(|| self.wanted(entry, &shared)).flatten(),
+            believed: entry.mask.as_ref(),
+            started: entry.started,
+            stopped: entry.stopped,
+        })
     }
 
     /// Whether the ledger knows this container.

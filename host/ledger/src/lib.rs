@@ -13,5 +13,5 @@ mod ledger;
 mod shared_pool;
 
 pub use booking::{Booking, ClaimUid, ContainerId, Node, Part, StrategyId};
-pub use containers::{CreateError, EntryError, Placement, Refusal, Seen, Who};
+pub use containers::{CreateError, EntryError, Known, Placement, Refusal, Seen, Who};
 pub use ledger::{BookError, Ledger};

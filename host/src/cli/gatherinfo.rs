@@ -4,22 +4,18 @@
 //! threads. -1 stands for "none".
 
 use super::Failure;
+use super::process::DriverProcess;
 use crate::config::ConfigFlags;
 use anyhow::Context as _;
 use dracpu_topology::{Bundle, Overlay, Topology, read_regular};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// The process name of a driver, this one's and the Go driver's.
-const PROCESS_NAME: &str = "dracpu";
 
 /// What is said of the running driver's effective configuration: what tools read of the Go driver's.
 const EFFECTIVE_KEYS: [&str; 5] =
@@ -212,29 +208,12 @@ fn cpus(topology: &Topology) -> Vec<CpuInfo> {
 
 /// The driver that runs on this host, if it can be seen from here.
 fn running_driver(proc: &Path) -> Option<DriverConfig> {
-    let own = std::process::id();
-    let processes = std::fs::read_dir(proc).ok()?.flatten();
-    let mut pids: Vec<u32> = processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != own)
-        .collect();
-    pids.sort_unstable();
-    pids.into_iter().find_map(|pid| driver_config(proc, pid))
+    super::process::running(proc).next().map(|process| driver_config(proc, process))
 }
 
-/// What a process was started with, if it is a driver (and not another verb of it).
-fn driver_config(proc: &Path, pid: u32) -> Option<DriverConfig> {
+/// What a driver's process was started with.
+fn driver_config(proc: &Path, DriverProcess { pid, arguments, mut flags }: DriverProcess) -> DriverConfig {
     let process = proc.join(pid.to_string());
-    if std::fs::read_to_string(process.join("comm")).ok()?.trim_end() != PROCESS_NAME {
-        return None;
-    }
-    let command_line = std::fs::read(process.join("cmdline")).ok()?;
-    let arguments: Vec<OsString> = command_line
-        .strip_suffix(b"\0")?
-        .split(|byte| *byte == 0)
-        .map(|argument| OsStr::from_bytes(argument).to_owned())
-        .collect();
-    let mut flags = super::daemon_flags(arguments.clone())?;
     let config_file = flags.config.take();
     // As the process sees it: it may live in a container.
     flags.config = config_file.as_ref().map(|file| match file.strip_prefix("/") {
@@ -250,7 +229,7 @@ fn driver_config(proc: &Path, pid: u32) -> Option<DriverConfig> {
         Err(error) => format!("cannot be read: {error}"),
     });
     let command_line = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    Some(DriverConfig { pid, command_line, config_file, config, effective })
+    DriverConfig { pid, command_line, config_file, config, effective }
 }
 
 /// The values of [`EFFECTIVE_KEYS`] that are set.
@@ -265,6 +244,7 @@ fn effective(flags: &ConfigFlags) -> Map<String, Value> {
 mod tests {
     use super::*;
     use dracpu_topology::machine;
+    use std::ffi::OsString;
     use std::os::unix::fs::PermissionsExt as _;
 
     fn two_socket() -> Topology {

@@ -4,16 +4,20 @@
 //! Answers go to standard output, messages to standard error. Exit codes: 0 ok, 1 failed or violated, 64
 //! bad usage or configuration, 75 another instance holds the node.
 
+mod claims;
 mod gatherinfo;
 mod introspect;
+mod live;
 mod machine;
+mod process;
 mod simulate;
 mod slices;
 mod strategy;
+mod text;
 mod topology;
 mod version;
 
-use crate::config::{ConfigError, ConfigFlags, go_flags};
+use crate::config::{ConfigError, go_flags};
 use crate::run;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use std::ffi::OsString;
@@ -84,6 +88,7 @@ enum Verb {
     Slices(slices::Args),
     Strategy(strategy::Args),
     Simulate(simulate::Args),
+    Claims(claims::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
     Version(version::Args),
@@ -114,6 +119,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Slices(args) => slices::run(args),
         Verb::Strategy(args) => strategy::run(args),
         Verb::Simulate(args) => simulate::run(args),
+        Verb::Claims(args) => claims::run(args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),
         Verb::Version(args) => version::run(args),
@@ -138,16 +144,6 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         Err(help) => return Err(help),
     };
     Cli::from_arg_matches(&matches)
-}
-
-/// The configuration flags in the arguments of a process that is a daemon; arguments that are not understood
-/// may be those of another version, and say nothing.
-fn daemon_flags(args: Vec<OsString>) -> Option<ConfigFlags> {
-    match parse(args) {
-        Ok(Cli { verb: None, run } | Cli { verb: Some(Verb::Run(run)), .. }) => Some(run.into_config()),
-        Ok(_) => None,
-        Err(_) => Some(ConfigFlags::default()),
-    }
 }
 
 /// The one place where a failure becomes words and an exit code.

@@ -15,6 +15,7 @@ mod machines;
 mod new;
 mod question;
 
+use super::text::{aligned, short_digest};
 use super::{Failure, Output};
 use crate::config::Config;
 use crate::strategy::compiler::child;
@@ -80,20 +81,4 @@ fn extended(mut answer: serde_json::Value, more: serde_json::Value) -> serde_jso
         answer.extend(more);
     }
     answer
-}
-
-/// Columns as wide as their widest cell, two blanks apart.
-fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
-    let mut widths = [0; N];
-    for line in lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |cells: &[String; N]| {
-        let cells: String =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
-        format!("{}\n", cells.trim_end())
-    };
-    lines.iter().map(line).collect()
 }

@@ -7,7 +7,6 @@ use dracpu_topology::machine::Machine;
 use dracpu_topology::{Drawing, Mark, examples, to_json};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 /// Draw a machine: sockets, NUMA nodes, caches, cores and threads
@@ -50,8 +49,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let config = args.config.load()?;
     let machine = super::machine::load_reserved(args.machine.as_deref(), &config)?;
-    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    super::print(&render(&machine, &machine.reserved, args.output, colour))
+    super::print(&render(&machine, &machine.reserved, args.output, super::text::colour()))
 }
 
 fn render(machine: &Machine, reserved: &CpuSet, output: Output, colour: bool) -> String {

@@ -19,6 +19,7 @@ pub use api::{Access, KubeApi, KubeError, access};
 pub use lock::{LockError, NodeLock};
 pub use registration::Registrar;
 pub use service::{Claims, Plugin, Refusal, Results};
+pub(crate) use sockets::SocketFile;
 pub use sockets::{SocketError, clear_the_way, prepare_directories};
 
 use crate::cdi::{Probe, Step};
@@ -31,7 +32,6 @@ use dracpu_proto::health_v1::dra_resource_health_server::DraResourceHealthServer
 use dracpu_proto::health_v1alpha1::dra_resource_health_server::DraResourceHealthServer as HealthV1alpha1Server;
 use dracpu_proto::registration::registration_server::RegistrationServer;
 use health::HealthReports;
-use sockets::SocketFile;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;

@@ -1,9 +1,13 @@
 //! The unix sockets under the kubelet's directory. All of this happens under the node lock.
 
 use crate::config::Config;
+use rustix::fs::Mode;
 use std::io;
 use std::path::{Path, PathBuf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+
+/// Callers of a private socket that wait until they are served; others are told to come again.
+const PRIVATE_BACKLOG: u32 = 16;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,7 @@ pub async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
         config.registry_dir().join("dra.cpu-reg.sock"),
         config.dra_socket(),
         config.plugin_dir().join("dra.sock"),
+        config.live_socket(),
     ];
     for socket in sockets {
         // A link is nobody's socket, whoever may answer where it leads.
@@ -90,6 +95,21 @@ impl SocketFile {
     /// Listens at the path.
     pub(crate) fn bind(path: PathBuf) -> Result<(UnixListener, Self), SocketError> {
         match UnixListener::bind(&path) {
+            Ok(listener) => Ok((listener, Self(path))),
+            Err(source) => Err(SocketError::Io { path, source }),
+        }
+    }
+
+    /// Listens at the path, for its owner alone. The file has its mode from the first moment: Linux gives it that of the
+    /// socket, which can be set before (`unix_bind` in `net/unix/af_unix.c`).
+    pub(crate) fn bind_private(path: PathBuf) -> Result<(UnixListener, Self), SocketError> {
+        let listen = || {
+            let socket = UnixSocket::new_stream()?;
+            rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+            socket.bind(&path)?;
+            socket.listen(PRIVATE_BACKLOG)
+        };
+        match listen() {
             Ok(listener) => Ok((listener, Self(path))),
             Err(source) => Err(SocketError::Io { path, source }),
         }

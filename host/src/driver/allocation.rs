@@ -9,7 +9,7 @@ use crate::device::{Group, Published};
 use crate::logging;
 use crate::metadata::Attributes;
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::Topology;
+use dracpu_topology::{Topology, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -31,6 +31,18 @@ pub(super) struct Allocation {
     pub(super) fingerprint: String,
     /// Names, in the topology's order.
     pub(super) pcie_roots: Vec<String>,
+    /// What is odd about the machine, and what could not be published of it.
+    warnings: Vec<Warning>,
+}
+
+/// What others are told of the allocation without waiting for its lock.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    /// The active strategy, as in [`Driver::strategy`](super::core::Driver::strategy).
+    pub(super) active: Result<Option<StrategyInfo>, String>,
+    /// Every strategy that claims may name, by name.
+    pub(super) strategies: BTreeMap<String, Result<StrategyInfo, String>>,
+    pub(super) warnings: Vec<Warning>,
 }
 
 /// A strategy that cannot be used.
@@ -101,7 +113,9 @@ impl Allocation {
         let published = place.publish(config, &selection, &opened);
         logging::warn_all(&published.warnings);
         let Place { topology, groups, names, .. } = place;
+        let warnings = topology.warnings.iter().cloned().chain(published.warnings).collect();
         Self {
+            warnings,
             fingerprint: topology.fingerprint(),
             pcie_roots: topology.pcie_roots.iter().map(|root| root.name.clone()).collect(),
             view: View::new(groups, names, published.devices),
@@ -127,6 +141,14 @@ impl Allocation {
         active
             .map(|active| active.opened.as_ref().map(|strategy| strategy.info()).map_err(Clone::clone))
             .transpose()
+    }
+
+    /// What others are told of it.
+    pub(super) fn told(&self) -> Told {
+        let info =
+            |known: &Strategy| known.opened.as_ref().map(|strategy| strategy.info()).map_err(Clone::clone);
+        let strategies = self.opened.iter().flatten().map(|(name, known)| (name.clone(), info(known)));
+        Told { active: self.active(), strategies: strategies.collect(), warnings: self.warnings.clone() }
     }
 
     /// A strategy of the selection, with what it is to be asked about.

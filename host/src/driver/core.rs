@@ -1,4 +1,4 @@
-use super::allocation::{Allocation, Unusable};
+use super::allocation::{Allocation, Told, Unusable};
 use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
 use super::floor::{NothingShared, floor_of, node};
@@ -74,8 +74,8 @@ pub struct Driver {
     metadata: MetadataFiles,
     pub(super) probe: Arc<dyn Probe>,
     pub(super) boot_id: String,
-    /// The active one, for who must not wait for the allocation lock.
-    strategy: Mutex<Result<Option<StrategyInfo>, String>>,
+    /// For who must not wait for the allocation lock.
+    pub(super) told: Mutex<Told>,
     locks: Locks,
     /// Told of every change of the ledger.
     pub(super) overlap: Overlap,
@@ -142,7 +142,7 @@ impl Driver {
             }
         }
         let statuses = if config.claim_status { known } else { BTreeSet::new() };
-        let strategy = Mutex::new(allocation.active());
+        let told = Mutex::new(allocation.told());
         let devices = watch::Sender::new(allocation.view.devices.clone());
         let health = health::of_devices(&config.node_name, &allocation.view.devices, &ledger);
         let driver = Self {
@@ -157,7 +157,7 @@ impl Driver {
             under_way: UnderWay::default(),
             orphans: Mutex::default(),
             unreadable: Mutex::new(unreadable),
-            strategy,
+            told,
             devices,
             containers_within,
             containers_known: watch::Sender::new(containers_within.is_none()),
@@ -212,9 +212,9 @@ impl Driver {
 
     /// Tells the active strategy and the devices to those who do not take the allocation lock.
     fn announce(&self, allocation: &Allocation) -> Result<(), String> {
-        let strategy = allocation.active();
-        let outcome = strategy.as_ref().map(|_| ()).map_err(Clone::clone);
-        *lock(&self.strategy) = strategy;
+        let told = allocation.told();
+        let outcome = told.active.as_ref().map(|_| ()).map_err(Clone::clone);
+        *lock(&self.told) = told;
         self.devices.send_if_modified(|devices| {
             let changed = **devices != *allocation.view.devices;
             devices.clone_from(&allocation.view.devices);
@@ -234,7 +234,7 @@ impl Driver {
     /// # Errors
     /// Why it cannot be used. New claims are refused meanwhile.
     pub fn strategy(&self) -> Result<Option<StrategyInfo>, String> {
-        lock(&self.strategy).clone()
+        lock(&self.told).active.clone()
     }
 
     /// The allocation lock. Blocking: it may be held for as long as a strategy and a file take.

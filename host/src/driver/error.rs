@@ -227,10 +227,13 @@ pub enum UnprepareError {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// Nothing to release.
-    #[error("no such claim is prepared on this node")]
+    #[error("no such claim is prepared on this node; `dracpu claims` lists those that are, by UID")]
     Unknown,
     /// Whether a container needs it is not known.
-    #[error("the container runtime has not said yet which containers run")]
+    #[error(
+        "the container runtime has not said yet which containers run, so it is not known whether one has the claim; try \
+         again, and /readyz says how the connection to the runtime is"
+    )]
     ContainersUnknown,
     /// A container needs it.
     #[error("{0} still has it; delete the pod")]
@@ -238,8 +241,16 @@ pub enum ReleaseError {
     /// The kubelet will unprepare it.
     #[error("the claim object still exists; the kubelet unprepares it when its pods are gone")]
     Claimed,
+    /// Its object cannot be asked for.
+    #[error(
+        "its record is another driver's and says nothing but its CPUs, so it is not known whether its object still \
+         exists; delete the pod that uses it, and the kubelet unprepares it"
+    )]
+    Nameless,
     /// Whether somebody needs it is not known.
-    #[error("whether the claim object still exists is not known")]
+    #[error(
+        "whether the claim object still exists is not known, so nothing is freed; try again when the API server answers"
+    )]
     Unsure(#[source] ApiError),
     /// As in unprepare.
     #[error(transparent)]

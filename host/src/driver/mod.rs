@@ -8,7 +8,7 @@
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `notices`, `overlap`, `status`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `notices`, `overlap`, `status`, `inventory`, `error`.
 
 mod allocation;
 mod api;
@@ -20,6 +20,7 @@ mod decide;
 mod error;
 mod floor;
 mod health;
+mod inventory;
 mod loaded;
 mod locks;
 mod notices;
@@ -49,6 +50,7 @@ pub use env::EnvFault;
 pub use error::{Asked, ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use floor::NothingShared;
 pub use health::{DeviceHealth, DevicesHealth};
+pub use inventory::{ClaimState, HeldClaim, Inventory, KnownContainer};
 pub use loaded::LoadedOnce;
 pub use notices::{Kind, Matter, Notice, Subject};
 pub use opaque::ConfigFault;

@@ -2,8 +2,8 @@ use super::api::ApiError;
 use super::core::Driver;
 use super::locks::lock;
 use dracpu_cpuset::CpuSet;
-use dracpu_ledger::{Booking, ClaimUid, Who};
-use std::collections::BTreeMap;
+use dracpu_ledger::{Booking, ClaimUid, Ledger, Who};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub struct Status {
     pub online: CpuSet,
     /// Never given out, never shared.
     pub reserved: CpuSet,
+    /// Kept off by the kernel's scheduler: never shared; a claim may have them.
+    pub isolated: CpuSet,
     /// The CPUs of all containers without a claim.
     pub shared: CpuSet,
     /// The CPUs of each claim.
@@ -51,8 +53,11 @@ impl Driver {
     /// What the node holds.
     #[must_use]
     pub fn status(&self) -> Status {
-        let orphaned = strings(lock(&self.orphans).iter());
-        let ledger = self.ledger();
+        let orphans = lock(&self.orphans).clone();
+        self.summary(&self.ledger(), &orphans)
+    }
+
+    pub(super) fn summary(&self, ledger: &Ledger, orphans: &BTreeSet<ClaimUid>) -> Status {
         let (conflicted_cpus, conflicted) = ledger.conflicted();
         let stranded = ledger.stranded();
         let mut stranded_cpus = CpuSet::new();
@@ -64,6 +69,7 @@ impl Driver {
             available: ledger.free(),
             online: ledger.node().online.clone(),
             reserved: ledger.node().reserved.clone(),
+            isolated: ledger.node().isolated.clone(),
             shared: ledger.shared_pool(),
             claims: ledger.bookings().map(|(uid, booking)| (uid.to_string(), booking.cpus())).collect(),
             stranded: strings(stranded.iter()),
@@ -71,7 +77,7 @@ impl Driver {
             conflicted: strings(conflicted.iter()),
             conflicted_cpus,
             unhealthy: strings(ledger.unhealthy().iter()),
-            orphaned,
+            orphaned: strings(orphans.iter()),
             unproven_cpus: ledger.unproven(),
             overlap: self.overlap.total(),
             pending_updates: ledger.pending_updates(),

@@ -15,7 +15,7 @@ use super::error::{ReleaseError, UnprepareError};
 use super::locks::lock;
 use crate::cdi::Step;
 use crate::metadata::WriteError;
-use dracpu_ledger::{Booking, ClaimUid};
+use dracpu_ledger::{Booking, ClaimUid, Ledger};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -48,20 +48,20 @@ impl Driver {
         }
         let claim = {
             let ledger = self.ledger();
+            unused(&ledger, &uid.into())?;
             let booking = ledger.booking(&uid.into()).ok_or(ReleaseError::Unknown)?;
-            if let Some(who) = ledger.in_use(&uid.into()) {
-                return Err(ReleaseError::InUse(Box::new(who.clone())));
-            }
             ClaimRef { uid: uid.to_owned(), namespace: booking.namespace.clone(), name: booking.name.clone() }
         };
-        // The object of a claim of which only the CPUs are known cannot be asked for.
-        if !claim.name.is_empty() {
-            match self.api().claim(&claim.namespace, &claim.name).await {
-                Ok(object) if object.id.uid == claim.uid => return Err(ReleaseError::Claimed),
-                Ok(_) | Err(ApiError::NotFound) => {}
-                Err(error) => return Err(ReleaseError::Unsure(error)),
-            }
+        if claim.name.is_empty() {
+            return Err(ReleaseError::Nameless);
         }
+        match self.api().claim(&claim.namespace, &claim.name).await {
+            Ok(object) if object.id.uid == claim.uid => return Err(ReleaseError::Claimed),
+            Ok(_) | Err(ApiError::NotFound) => {}
+            Err(error) => return Err(ReleaseError::Unsure(error)),
+        }
+        // The API server may have taken its time.
+        unused(&self.ledger(), &uid.into())?;
         for (_, answer) in self.unprepare(vec![claim]).await {
             answer?;
         }
@@ -122,5 +122,14 @@ impl Driver {
             None => tracing::debug!("unprepared a claim that holds nothing here"),
         }
         Ok(())
+    }
+}
+
+/// Whether no container has the claim, or says so.
+fn unused(ledger: &Ledger, uid: &ClaimUid) -> Result<(), ReleaseError> {
+    let says = || ledger.unproven_claims().find(|(_, said, _)| *said == uid).map(|(who, _, _)| who);
+    match ledger.in_use(uid).or_else(says) {
+        Some(who) => Err(ReleaseError::InUse(Box::new(who.clone()))),
+        None => Ok(()),
     }
 }

@@ -6,11 +6,12 @@
 //! bears them (0.12.1): older ones can dead-lock for good, and get them in the next hook's answer.
 //!
 //! Reading order: this file (when to connect), `session` (one connection), `plugin` (what the runtime
-//! calls), `hooks` (what the driver must do), `driver` (that
+//! calls), `peer` (who the runtime is), `hooks` (what the driver must do), `driver` (that
 //! it does); below them `dracpu_codec::nri` (the wire and the messages).
 
 mod driver;
 mod hooks;
+mod peer;
 mod plugin;
 mod session;
 
@@ -18,7 +19,8 @@ mod session;
 mod tests;
 
 pub use hooks::{Hook, Hooks, Observer};
-pub(crate) use version::Version;
+pub use peer::{Peer, Runtime};
+pub use version::Version;
 
 use crate::readiness::{Part, Readiness};
 use dracpu_codec::nri::{CallError, WireError, convert, mux, ttrpc, version};
@@ -61,13 +63,14 @@ pub async fn run(
     hooks: Arc<dyn Hooks>,
     observer: Arc<dyn Observer>,
     readiness: Arc<Readiness>,
+    peer: Arc<Peer>,
     stop: CancellationToken,
 ) {
     let mut pause = Pause::default();
     let mut last_problem = String::new();
     loop {
         let started = Instant::now();
-        let mut plugin = Plugin::new(hooks.clone(), observer.clone());
+        let mut plugin = Plugin::new(hooks.clone(), observer.clone(), peer.clone());
         let Err(error) = session::serve(&socket, &mut plugin, &readiness, &stop).await else { break };
         let problem = error.to_string();
         readiness.not_ready(Part::Nri, &problem);

@@ -1,6 +1,7 @@
 //! What the runtime calls: reads the request, asks the driver, writes the answer. Pure but for the driver.
 
 use super::hooks::{Hook, Hooks, Observer};
+use super::peer::{Peer, Runtime};
 use super::version::{self, Version};
 use super::{CallError, convert};
 use crate::driver::{Container, Pod, Update};
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Plugin {
     hooks: Arc<dyn Hooks>,
     observer: Arc<dyn Observer>,
+    peer: Arc<Peer>,
     /// For the log: who is on the other side.
     runtime: String,
     /// Whether the runtime bears updates outside of hooks.
@@ -40,9 +42,9 @@ struct Listing {
 }
 
 impl Plugin {
-    pub(super) fn new(hooks: Arc<dyn Hooks>, observer: Arc<dyn Observer>) -> Self {
+    pub(super) fn new(hooks: Arc<dyn Hooks>, observer: Arc<dyn Observer>, peer: Arc<Peer>) -> Self {
         let (runtime, listing) = Default::default();
-        Self { hooks, observer, runtime, bears_pushes: false, listing, synchronized: false }
+        Self { hooks, observer, peer, runtime, bears_pushes: false, listing, synchronized: false }
     }
 
     /// Whether the last part of Synchronize has been handled.
@@ -124,6 +126,8 @@ impl Plugin {
         let nri = version::nri_version(request);
         let shown = nri.map_or_else(|| "unknown".to_owned(), |version| version.to_string());
         self.runtime = format!("{} {} (NRI {shown})", request.runtime_name, request.runtime_version);
+        let (name, version) = (request.runtime_name.clone(), request.runtime_version.clone());
+        self.peer.is(Runtime { name, version, nri });
         if nri.is_some_and(|version| version < Version::LEAST) {
             tracing::warn!(
                 runtime = self.runtime,

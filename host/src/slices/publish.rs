@@ -7,6 +7,7 @@
 use super::desired::Pool;
 use super::error::{PublishError, consequence};
 use super::plan::{Step, plan, same};
+use super::progress::{Progress, Published};
 use crate::DRIVER_NAME;
 use crate::device::Device;
 use crate::readiness::{Part, Readiness};
@@ -20,7 +21,7 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, DefaultBackoff, watcher};
 use kube::{Api, Client};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,9 +47,10 @@ pub async fn run(
     pool: Pool,
     mut devices: watch::Receiver<Arc<Vec<Device>>>,
     readiness: Arc<Readiness>,
+    progress: Arc<Progress>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut publisher = Publisher::new(client, pool, readiness);
+    let mut publisher = Publisher::new(client, pool, readiness, progress);
     // Where the watch begins matters little, since each pass lists anew: a server's cache will do.
     let config = watcher::Config::default().fields(&publisher.ours).any_semantic();
     let mut changes = pin!(watcher(publisher.slices.clone(), config).default_backoff());
@@ -87,6 +89,7 @@ pub async fn run(
                             _ => retries.next().unwrap_or(DEBOUNCE),
                         };
                         publishing.report(&format!("slices are not published: {error}"));
+                        publisher.progress.failed(error.to_string());
                         Some(Instant::now() + pause)
                     }
                 };
@@ -141,26 +144,25 @@ struct Publisher {
     /// Field selector of this driver's slices on this node.
     ours: String,
     readiness: Arc<Readiness>,
+    progress: Arc<Progress>,
     /// The Node object, as last read.
     owner: Option<OwnerReference>,
     /// By place in the pool, where the server stored something else than it was sent: what was sent, and
     /// what is then as good. Sending it again would change nothing, for ever.
     accepted: BTreeMap<usize, (ResourceSliceSpec, ResourceSliceSpec)>,
-    /// Fields that the server leaves out, as logged.
-    left_out: BTreeSet<&'static str>,
 }
 
 impl Publisher {
-    fn new(client: Client, pool: Pool, readiness: Arc<Readiness>) -> Self {
+    fn new(client: Client, pool: Pool, readiness: Arc<Readiness>, progress: Arc<Progress>) -> Self {
         Self {
             slices: Api::all(client.clone()),
             nodes: Api::all(client),
             ours: format!("spec.driver={DRIVER_NAME},spec.nodeName={}", pool.node_name),
             pool,
             readiness,
+            progress,
             owner: None,
             accepted: BTreeMap::new(),
-            left_out: BTreeSet::new(),
         }
     }
 
@@ -184,8 +186,11 @@ impl Publisher {
         for step in steps {
             self.take(step).await?;
         }
+        let (devices, slices) = (devices.len(), desired.len());
+        let seen = observed.iter().map(|slice| slice.spec.pool.generation).max();
+        let published = Published { generation: generation.or(seen).unwrap_or_default(), slices, devices };
+        self.progress.published(published);
         if count > 0 {
-            let (devices, slices) = (devices.len(), desired.len());
             tracing::info!(devices, slices, generation, writes = count, "published the node's devices");
         }
         Ok(())
@@ -295,7 +300,7 @@ impl Publisher {
             fields.push("a part");
         }
         for field in fields {
-            if self.left_out.insert(field) {
+            if self.progress.left_out(field, || consequence(field)) {
                 tracing::warn!("{}", consequence(field));
             }
         }

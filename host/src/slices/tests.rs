@@ -1,6 +1,6 @@
 //! The pump against a stand-in for the API server: a small store behind real HTTP.
 
-use super::{Pool, run};
+use super::{Pool, Progress, Published, run};
 use crate::device::{Attribute, Capacity, Device};
 use crate::readiness::{Part, Readiness};
 use axum::body::Body;
@@ -201,6 +201,7 @@ struct Pump {
     api: Api,
     devices: watch::Sender<Arc<Vec<Device>>>,
     readiness: Arc<Readiness>,
+    progress: Arc<Progress>,
     stop: CancellationToken,
     task: JoinHandle<anyhow::Result<()>>,
 }
@@ -216,9 +217,29 @@ impl Pump {
     fn start_on(api: Api) -> Self {
         let (devices, receiver) = watch::channel(devices(8));
         let (readiness, stop) = (Arc::new(Readiness::default()), CancellationToken::new());
+        let progress: Arc<Progress> = Arc::default();
         let pool = Pool { node_name: "n".to_owned(), map_node_allocatable: false };
-        let task = tokio::spawn(run(api.client(), pool, receiver, readiness.clone(), stop.clone()));
-        Self { api, devices, readiness, stop, task }
+        let task = tokio::spawn(run(
+            api.client(),
+            pool,
+            receiver,
+            readiness.clone(),
+            progress.clone(),
+            stop.clone(),
+        ));
+        Self { api, devices, readiness, progress, stop, task }
+    }
+
+    /// Waits until the pump says so of what it did.
+    async fn until_told(&self, what: &str, holds: impl Fn(&Progress) -> bool) {
+        let wait = async {
+            while !holds(&self.progress) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(20), wait).await.is_err() {
+            panic!("no {what}: {:?}", self.progress);
+        }
     }
 
     /// Ends the pump; the API server is left as it is.
@@ -238,6 +259,9 @@ async fn a_pool_is_published_changed_and_created_again_when_it_vanishes() {
         assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "node-uid");
         assert!(slice["metadata"]["name"].as_str().unwrap().starts_with("00000-dra.cpu-n-"));
     });
+    let one = Published { generation: 1, slices: 1, devices: 1 };
+    pump.until_told("word of the slice", |progress| progress.last() == Some(one)).await;
+    assert_eq!((pump.progress.problem(), pump.progress.fields_left_out()), (None, vec![]));
 
     pump.devices.send_replace(devices(6));
     pump.api.until("update", |store| store.count("update") == 1).await;
@@ -280,6 +304,9 @@ async fn a_field_that_the_server_drops_is_not_sent_for_ever() {
     pump.api.until("third list", |store| store.count("list") >= 3).await;
     pump.api.until("slice", |store| store.slices.len() == 1).await;
     assert_eq!(pump.api.with(|store| store.version), 1);
+    let left_out = pump.progress.fields_left_out();
+    assert!(left_out.iter().all(|(_, consequence)| consequence.contains("feature gate")), "{left_out:?}");
+    assert!(!left_out.is_empty());
     pump.devices.send_replace(devices(6));
     pump.api.until("update", |store| store.version == 2).await;
     let api = pump.stop().await;
@@ -296,6 +323,7 @@ async fn failures_are_retried_until_the_slices_are_there() {
     for status in [404, 409, 410] {
         let pump = Pump::start(|_| {}).await;
         pump.api.until("slice", |store| store.slices.len() == 1).await;
+        pump.until_told("success", |progress| progress.last().is_some()).await;
         pump.api.with(|store| store.fail = Some(("update", status)));
         pump.devices.send_replace(devices(6));
         pump.api.until("second update", |store| store.version == 2).await;
@@ -313,8 +341,10 @@ async fn a_node_that_the_server_does_not_know_is_not_ready_until_it_is_known() {
         problems.iter().any(|(part, why)| *part == Part::NodeName && why.contains("`n`")),
         "{problems:?}"
     );
+    pump.until_told("failure", |progress| progress.problem().is_some_and(|why| why.contains("`n`"))).await;
     pump.api.with(|store| store.node_uid = Some("late"));
     pump.api.until("slice", |store| store.slices.len() == 1).await;
     assert!(pump.readiness.problems().iter().all(|(part, _)| *part != Part::NodeName));
+    pump.until_told("end of the failure", |progress| progress.problem().is_none()).await;
     pump.stop().await;
 }

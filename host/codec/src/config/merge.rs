@@ -334,6 +334,7 @@ fn check_paths(config: &Config, problems: &mut Vec<String>) {
     let sockets = [
         (config.registration_socket(), "--kubelet-root-dir"),
         (config.dra_socket(), "--kubelet-root-dir"),
+        (config.live_socket(), "--kubelet-root-dir"),
         (config.nri_socket.clone(), "--nri-socket"),
     ];
     let longest = sockets.iter().max_by_key(|(path, _)| length(path));

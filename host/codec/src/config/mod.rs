@@ -115,6 +115,12 @@ impl Config {
         self.plugin_dir().join("dra@dra.sock")
     }
 
+    /// The socket on which the node's own command line asks what the driver knows.
+    #[must_use]
+    pub fn live_socket(&self) -> PathBuf {
+        self.plugin_dir().join("dracpu.sock")
+    }
+
     /// The file whose lock makes a driver the only one on its node.
     #[must_use]
     pub fn lock_file(&self) -> PathBuf {

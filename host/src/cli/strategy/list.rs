@@ -1,4 +1,4 @@
-use super::{Failure, Output, aligned, catalogue_of, extended};
+use super::{Failure, Output, aligned, catalogue_of, extended, short_digest};
 use crate::config::Selection;
 use crate::config::flags::ConfigFlags;
 use crate::strategy::{Catalogue, LoadError, Loaded, Source};
@@ -89,8 +89,7 @@ fn text(rows: &[Row<'_>]) -> String {
                 ("unusable", "")
             }
         };
-        let digest = digest.get(.."sha256:".len() + 12).unwrap_or(digest);
-        lines.push([mark, row.name, version, digest, &source].map(str::to_owned));
+        lines.push([mark, row.name, version, short_digest(digest), &source].map(str::to_owned));
     }
     format!("{}{faults}", aligned(&lines))
 }

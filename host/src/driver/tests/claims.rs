@@ -3,8 +3,8 @@ use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::{Group, fixtures};
 use crate::driver::{
-    AllocationResult, Claim, ClaimRef, ConfigSource, Decide, Driver, OpaqueConfig, ReleaseError, Strategies,
-    Unusable,
+    AllocationResult, Claim, ClaimRef, ClaimState, ConfigSource, Decide, Driver, OpaqueConfig, ReleaseError,
+    Strategies, Unusable,
 };
 use crate::strategy::Request;
 use dracpu_cpuset::CpuSet;
@@ -346,8 +346,10 @@ async fn a_claim_is_released_by_hand_only_when_nobody_else_would() {
     *home.api.down.lock().unwrap() = false;
     assert_eq!((driver.find_orphans().await, driver.find_orphans().await), (1, 0));
     assert_eq!(driver.status().orphaned, ["A"]);
+    let states = || driver.inventory().claims.iter().map(|claim| claim.state).collect::<Vec<_>>();
+    assert_eq!(states(), [ClaimState::Orphan]);
     driver.release("A").await.unwrap();
-    assert_eq!((held(&driver), driver.status().orphaned), (vec![], vec![]));
+    assert_eq!((held(&driver), driver.status().orphaned, states()), (vec![], vec![], vec![]));
 }
 
 #[tokio::test]

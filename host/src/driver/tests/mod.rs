@@ -4,6 +4,7 @@ mod claims;
 mod containers;
 mod crashes;
 mod faults;
+mod inventory;
 #[cfg(debug_assertions)]
 mod locks;
 mod metadata;

@@ -5,13 +5,13 @@ use crate::config::{MinSharedCpus, ReservedCpus};
 use crate::device::fixtures;
 
 /// As the Go driver writes it.
-fn foreign(uid: &str, list: &str) -> String {
+pub(super) fn foreign(uid: &str, list: &str) -> String {
     format!(
         r#"{{"cdiVersion":"0.8.0","kind":"dra.k8s.io/cpu","devices":[{{"name":"claim-{uid}","containerEdits":{{"env":["DRA_CPUSET_{uid}={list}"]}}}}],"containerEdits":{{}}}}"#
     )
 }
 
-fn write(home: &Home, uid: &str, text: &str) {
+pub(super) fn write(home: &Home, uid: &str, text: &str) {
     std::fs::create_dir_all(home.cdi_dir()).unwrap();
     std::fs::write(home.spec(uid), text).unwrap();
 }

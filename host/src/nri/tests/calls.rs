@@ -17,7 +17,7 @@ struct Runtime {
 impl Runtime {
     fn new() -> Self {
         let driver = Arc::new(Driver::default());
-        Self { plugin: Plugin::new(driver.clone(), driver.clone()), driver }
+        Self { plugin: Plugin::new(driver.clone(), driver.clone(), Arc::default()), driver }
     }
 
     /// Calls, and reads what the runtime would read.

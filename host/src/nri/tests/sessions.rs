@@ -2,7 +2,7 @@
 
 use super::driver::{Driver, update};
 use super::peer::{Peer, Runtime, soon};
-use crate::nri::{Hooks as _, Pause, run};
+use crate::nri::{self as edge, Hooks as _, Pause, run};
 use crate::readiness::{Part, Readiness};
 use dracpu_proto::{nri, ttrpc};
 use prost::Message;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 struct Plugin {
     driver: Arc<Driver>,
     readiness: Arc<Readiness>,
+    peer: Arc<edge::Peer>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -23,8 +24,10 @@ impl Plugin {
     fn start(socket: PathBuf) -> Self {
         let (driver, readiness, stop) =
             (Arc::new(Driver::default()), Arc::new(Readiness::default()), CancellationToken::new());
-        let task = tokio::spawn(run(socket, driver.clone(), driver.clone(), readiness.clone(), stop.clone()));
-        Self { driver, readiness, stop, task }
+        let peer: Arc<edge::Peer> = Arc::default();
+        let (hooks, observer) = (driver.clone(), driver.clone());
+        let task = tokio::spawn(run(socket, hooks, observer, readiness.clone(), peer.clone(), stop.clone()));
+        Self { driver, readiness, peer, stop, task }
     }
 
     /// Why NRI is not ready, if so.
@@ -105,7 +108,14 @@ async fn nri_is_ready_from_the_last_part_of_synchronize_to_the_end_of_the_connec
     let mut peer = runtime.accept().await;
     peer.registration().await;
     peer.registered(None).await;
+    assert_eq!(plugin.peer.runtime(), None);
     peer.configure().await;
+    let runtime_is = edge::Runtime {
+        name: "containerd".to_owned(),
+        version: "2.4.2+unknown".to_owned(),
+        nri: Some(edge::Version(0, 12, 3)),
+    };
+    assert_eq!(plugin.peer.runtime(), Some(runtime_is));
     let waiting = "connected to the container runtime, which has not synchronized yet";
     assert_eq!(plugin.problem().as_deref(), Some(waiting));
     let part = nri::SynchronizeRequest { containers: vec![container("a")], more: true, ..Default::default() };

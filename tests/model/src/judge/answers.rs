@@ -299,7 +299,7 @@ impl Judge {
             container.known.as_ref().is_some_and(|known| !known.stopped && known.claims.contains(uid))
         });
         let idle =
-            claim.is_some_and(|claim| claim.cpus().is_some() && (claim.object.is_none() || claim.is_plain()));
+            claim.is_some_and(|claim| claim.cpus().is_some() && claim.object.is_none() && !claim.is_plain());
         Rule::Forgotten
             .unless(idle && user.is_none(), || format!("claim {uid} is released: {claim:?}, of {user:?}"))
     }

@@ -1,11 +1,13 @@
 //! A whole node: machine, API server, kubelet, runtime, and the real daemon among them.
 //!
-//! Reading order: this file (the parts and their lives), `pods` (claims and pods), `ledger` (assertions on
-//! the driver's books).
+//! Reading order: this file (the parts and their lives), `pods` (claims and pods), `ask` (the command line), `ledger`
+//! (assertions on the driver's books).
 
+mod ask;
 mod ledger;
 mod pods;
 
+pub use ask::Answer;
 pub use pods::{ContainerAsk, Pod};
 
 use super::api_server::{ApiServer, Gates, Resource};

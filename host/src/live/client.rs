@@ -1,0 +1,177 @@
+use super::report::{NODE_SCHEMA, NodeReport};
+use super::{ANSWER_BYTES, NODE, RELEASE, Refused, Release, Released};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+
+/// For a question with its answer. The daemon itself waits for the API server for 10 s at most.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why the daemon did not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// Nobody is there.
+    #[error(
+        "no dracpu answers on {}: {source}; run this where the driver runs, with its --kubelet-root-dir if it has one; \
+         on a cluster: kubectl exec -n NAMESPACE ds/NAME -- /dracpu …",
+        socket.display()
+    )]
+    NoDaemon {
+        /// Where somebody should be.
+        socket: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The socket is its owner's alone.
+    #[error("{} may be asked by root only: run this as the user of the driver", socket.display())]
+    NotAllowed {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// Somebody is there, and gives no answer that can be used.
+    #[error("the daemon at {} gives no answer that can be used: {why}", socket.display())]
+    NoAnswer {
+        /// Where it was asked.
+        socket: PathBuf,
+        /// What happened.
+        why: String,
+    },
+    /// A daemon of another version.
+    #[error(
+        "the daemon at {} answers with `{schema}`, and this dracpu {} knows `{NODE_SCHEMA}`; use the dracpu of the \
+         driver's own image",
+        socket.display(),
+        env!("CARGO_PKG_VERSION")
+    )]
+    OtherVersion {
+        /// Where it was asked.
+        socket: PathBuf,
+        /// What it says.
+        schema: String,
+    },
+    /// It will not do it; nothing has changed.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The command line's way to the daemon of this node. Blocking.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// The daemon that serves this socket ([`Config::live_socket`](crate::config::Config::live_socket)). Asks nobody yet.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Where it asks.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What the daemon knows.
+    ///
+    /// # Errors
+    /// [`LiveError`].
+    pub fn node(&self) -> Result<NodeReport, LiveError> {
+        self.ask_for_node(NODE.to_owned())
+    }
+
+    /// The same, after the daemon has asked the API server which claims are orphans by now. Where the API server does
+    /// not answer in time, what was known before counts.
+    ///
+    /// # Errors
+    /// [`LiveError`].
+    pub fn node_afresh(&self) -> Result<NodeReport, LiveError> {
+        self.ask_for_node(format!("{NODE}?fresh=true"))
+    }
+
+    fn ask_for_node(&self, path: String) -> Result<NodeReport, LiveError> {
+        let answer: Value = self.ask(Method::GET, &path, Vec::new())?;
+        let schema = answer.get("schema").and_then(Value::as_str).unwrap_or("no schema");
+        if schema != NODE_SCHEMA {
+            let schema = schema.chars().filter(|c| !c.is_control()).take(64).collect();
+            return Err(LiveError::OtherVersion { socket: self.socket.clone(), schema });
+        }
+        serde_json::from_value(answer).map_err(|error| self.no_answer(error))
+    }
+
+    /// Frees the CPUs of an orphan.
+    ///
+    /// # Errors
+    /// [`LiveError`]; [`Refused`](LiveError::Refused) for every claim that is none.
+    pub fn release(&self, uid: &str) -> Result<Released, LiveError> {
+        let body =
+            serde_json::to_vec(&Release { uid: uid.to_owned() }).map_err(|error| self.no_answer(error))?;
+        self.ask(Method::POST, RELEASE, body)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, LiveError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| self.no_answer(error))?;
+        let asking = async { tokio::time::timeout(DEADLINE, self.exchange(method, path, body)).await };
+        let late = |_| self.no_answer(format!("none within {} s", DEADLINE.as_secs()));
+        let (status, bytes) = runtime.block_on(asking).map_err(late)??;
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&bytes).map_err(|error| self.no_answer(error));
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(Refused { error }) => Err(LiveError::Refused(error)),
+            Err(_) => Err(self.no_answer(format!("HTTP status {status} for {path}"))),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), LiveError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => LiveError::NotAllowed { socket: self.socket.clone() },
+            _ => LiveError::NoDaemon { socket: self.socket.clone(), source },
+        })?;
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(io).await.map_err(|error| self.no_answer(error))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::HOST, "dracpu")
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| self.no_answer(error))?;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(|error| self.no_answer(error))?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+            let body = body.map_err(|error| self.no_answer(error))?;
+            Ok((status, body.to_bytes()))
+        };
+        let drive = async {
+            // Its errors are those of the exchange.
+            let _ended = connection.await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            answer = exchange => answer,
+            never = drive => never,
+        }
+    }
+
+    fn no_answer(&self, why: impl ToString) -> LiveError {
+        LiveError::NoAnswer { socket: self.socket.clone(), why: why.to_string() }
+    }
+}

@@ -1,0 +1,116 @@
+use super::assemble::Sources;
+use super::report::NodeReport;
+use super::{ASK, NODE, RELEASE, Refused, Release, Released};
+use crate::words::chain;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Served at once; more wait in the socket's queue.
+const CONNECTIONS: usize = 8;
+/// For a request's head.
+const HEAD: Duration = Duration::from_secs(5);
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 16 << 10;
+/// Bytes of a request's body.
+const BODY_BYTES: usize = 16 << 10;
+/// For a connection with all that is asked on it. The API server is waited for 10 s at most.
+const CONNECTION: Duration = Duration::from_secs(30);
+
+/// Answers until `stop`; what is being answered then is finished.
+pub(super) async fn serve(listener: UnixListener, sources: Sources, stop: CancellationToken) {
+    let router = router(sources);
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            let permit = room.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accepted => accepted,
+            Some(_ended) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = connection(stream, router.clone(), stop.clone());
+                connections.spawn(async move {
+                    let _one_of_so_many = permit;
+                    let _ended = tokio::time::timeout(CONNECTION, connection).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a connection of the command line");
+                tokio::time::sleep(HEAD).await;
+            }
+        }
+    }
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection(stream: UnixStream, router: Router, stop: CancellationToken) {
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).keep_alive(false);
+    let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut serving = pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stop.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!("a connection of the command line failed: {}", chain(&error));
+    }
+}
+
+fn router(sources: Sources) -> Router {
+    Router::new()
+        .route(NODE, get(node))
+        .route(RELEASE, post(release))
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .with_state(sources)
+}
+
+#[derive(serde::Deserialize)]
+struct Fresh {
+    #[serde(default)]
+    fresh: bool,
+}
+
+async fn node(State(sources): State<Sources>, Query(Fresh { fresh }): Query<Fresh>) -> Json<NodeReport> {
+    if fresh {
+        // Whom the API server does not tell about in time is as it was.
+        let _late = tokio::time::timeout(ASK, sources.driver.find_orphans()).await;
+    }
+    Json(sources.report())
+}
+
+async fn release(State(sources): State<Sources>, Json(Release { uid }): Json<Release>) -> Response {
+    let held = sources.driver.claim(&uid).map(|(booking, _)| booking);
+    match sources.driver.release(&uid).await {
+        Ok(()) => {
+            let booking = held.unwrap_or_default();
+            tracing::info!(claim_uid = uid, cpus = %booking.cpus(), "released by hand");
+            Json(Released { uid, cpus: booking.cpus(), blocked: booking.blocked() }).into_response()
+        }
+        Err(error) => {
+            let error = chain(&error);
+            (StatusCode::CONFLICT, Json(Refused { error })).into_response()
+        }
+    }
+}

@@ -1,0 +1,69 @@
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the publisher last did, for who asks.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    published: Option<Published>,
+    problem: Option<String>,
+    left_out: BTreeMap<&'static str, String>,
+}
+
+/// The slices as they are at the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// The pool's generation.
+    pub generation: i64,
+    /// How many slices the pool has.
+    pub slices: usize,
+    /// How many devices stand in them.
+    pub devices: usize,
+}
+
+impl Progress {
+    /// The slices are as they should be.
+    pub(super) fn published(&self, published: Published) {
+        let mut state = self.state();
+        (state.published, state.problem) = (Some(published), None);
+    }
+
+    /// They are not, and why; tried again.
+    pub(super) fn failed(&self, problem: String) {
+        self.state().problem = Some(problem);
+    }
+
+    /// The API server leaves a field out; one sentence on what follows. False when that was known.
+    pub(super) fn left_out(&self, field: &'static str, consequence: impl FnOnce() -> String) -> bool {
+        let mut state = self.state();
+        let new = !state.left_out.contains_key(field);
+        if new {
+            state.left_out.insert(field, consequence());
+        }
+        new
+    }
+
+    /// The slices that were last seen or written; none before the first success.
+    #[must_use]
+    pub fn last(&self) -> Option<Published> {
+        self.state().published
+    }
+
+    /// Why they are not as they should be; none when they are, and before the first attempt has ended.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.state().problem.clone()
+    }
+
+    /// Fields that the API server leaves out, each with what follows.
+    #[must_use]
+    pub fn fields_left_out(&self) -> Vec<(&'static str, String)> {
+        self.state().left_out.iter().map(|(field, consequence)| (*field, consequence.clone())).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
