@@ -94,7 +94,8 @@ async fn a_claim_that_nobody_will_unprepare_is_reported_and_its_cpus_are_freed_b
     node.kubelet.begin();
     node.wait_connected().await?;
     node.unprepare(&gone).await?;
-    node.ledger_is(&[(&other, &of_other)]).await
+    node.ledger_is(&[(&other, &of_other)]).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +137,8 @@ async fn a_claim_is_not_released_while_somebody_may_need_it_and_the_refusal_says
     node.api.put(Resource::ResourceClaims, object);
     assert!(refusal(&node, &bound.uid).await?.contains("still exists"), "its object has come back");
     assert_eq!(state_of(&node, &bound).await?, "held");
-    node.ledger_is(&all).await
+    node.ledger_is(&all).await?;
+    Ok(())
 }
 
 /// A spec as the Go driver writes it.
@@ -261,4 +263,32 @@ async fn whoever_talks_nonsense_to_the_socket_costs_nobody_else_anything() -> Re
         Ok(())
     };
     poll("end in time", SOON, quiet).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_drawing_of_the_machine_shows_the_claims_where_its_driver_runs() -> Result<()> {
+    let mut node = Node::without_daemon(small()).await?;
+    node.config.config = json!({"reservedCPUs": "0"});
+    let sysfs = format!("--sysfs-root={}", node.path("sys").display());
+    let before = node.dracpu(&["topology", &sysfs]).await?;
+    ensure!(before.code == 0 && before.stderr.is_empty(), "no daemon is no error: {before:?}");
+    node.start_daemon().await?;
+    let claim = node.allocate("drawn", &[Ask::of("r", NUMA0, 2)]).await?;
+    node.prepare(&claim).await?;
+    let text = node.dracpu(&["topology", &sysfs]).await?;
+    let cpus: Vec<u32> = node.record_of(&claim.uid)?.into_iter().collect();
+    for sign in ["0#".to_owned(), format!("{}A", cpus[0]), format!("{}A", cpus[1])] {
+        ensure!(text.stdout.contains(&sign) && !before.stdout.contains(&sign), "{sign} in {}", text.stdout);
+    }
+    ensure!(text.stdout.contains("A default/drawn waiting"), "{}", text.stdout);
+    let svg = node.dracpu(&["topology", &sysfs, "-o", "svg"]).await?.stdout;
+    ensure!(svg.contains("default/drawn"), "{svg}");
+    // The claims are not those of another machine.
+    let other = node.dracpu(&["topology", "--machine=two-socket"]).await?.stdout;
+    ensure!(!other.contains("drawn"), "{other}");
+    let another = node.path("another");
+    Machine::small(4, 2).write_sysfs(&another)?;
+    let another = format!("--sysfs-root={}", another.display());
+    ensure!(!node.dracpu(&["topology", &another]).await?.stdout.contains("drawn"));
+    Ok(())
 }

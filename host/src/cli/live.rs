@@ -20,11 +20,19 @@ impl Daemon {
     /// # Errors
     /// Bad usage when the directory is none.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        let seen = || process::running(Path::new("/proc")).find_map(|driver| driver.flags.kubelet_root_dir);
-        let kubelet_root_dir = self.kubelet_root_dir.clone().or_else(seen);
-        let config = ConfigFlags { kubelet_root_dir, ..ConfigFlags::default() }.load()?;
-        Ok(Client::new(config.live_socket()))
+        client(self.kubelet_root_dir.clone())
     }
+}
+
+/// A client for the daemon under this directory of the kubelet's, or the one that can be seen to run.
+///
+/// # Errors
+/// Bad usage when the directory is none.
+pub(super) fn client(kubelet_root_dir: Option<PathBuf>) -> Result<Client, Failure> {
+    let seen = || process::running(Path::new("/proc")).find_map(|driver| driver.flags.kubelet_root_dir);
+    let kubelet_root_dir = kubelet_root_dir.or_else(seen);
+    let config = ConfigFlags { kubelet_root_dir, ..ConfigFlags::default() }.load()?;
+    Ok(Client::new(config.live_socket()))
 }
 
 impl From<LiveError> for Failure {

@@ -13,6 +13,7 @@ async fn a_claim_is_told_as_the_worst_that_is_true_of_it() {
     let own = container("a", "p", &["DRA_CPUSET_A=0-1"], "");
     driver.create_container(&own).unwrap();
     assert_eq!(one(&driver).state, ClaimState::Bound);
+    driver.start_container(&own);
     driver.stop_container("a");
     let held = one(&driver);
     assert_eq!((held.state, held.owner.unwrap().pod_name.as_str()), (ClaimState::Held, "p"));
