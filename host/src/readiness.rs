@@ -15,6 +15,8 @@ pub enum Part {
     NodeName,
     /// A strategy is loaded.
     Strategy,
+    /// The kubelet's own CPU manager leaves CPUs alone.
+    CpuManager,
 }
 
 impl fmt::Display for Part {
@@ -24,6 +26,7 @@ impl fmt::Display for Part {
             Self::Nri => "nri",
             Self::NodeName => "node name",
             Self::Strategy => "strategy",
+            Self::CpuManager => "kubelet CPU manager",
         })
     }
 }

@@ -275,6 +275,12 @@ impl Tasks {
 
         let endpoint = config.dra_socket().to_string_lossy().into_owned();
         let registrar = Registrar::new(endpoint, readiness.clone(), tasks.health.clone());
+        let watch = dra::watch_cpu_manager(config.clone(), registrar.registrations(), readiness.clone());
+        let stop = tasks.stop.clone();
+        tasks.spawn("look at the kubelet's CPU manager", async move {
+            stop.run_until_cancelled(watch).await;
+            Ok(())
+        });
         let kubelet = dra::serve(
             config.clone(),
             Plugin::new(driver.clone(), metrics.clone()),

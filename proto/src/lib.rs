@@ -33,6 +33,8 @@ generated! {
     health_v1alpha1 = "v1alpha1";
     /// `nri.pkg.api.v1alpha1`: the Node Resource Interface.
     nri = "nri.pkg.api.v1alpha1";
+    /// `v1`: what the kubelet tells of the resources that it manages.
+    pod_resources = "pod_resources/v1";
     /// `pluginregistration`: how a plugin registers with the kubelet.
     registration = "pluginregistration";
     /// The envelopes of ttrpc.

@@ -1,4 +1,4 @@
-use super::{dra_v1, dra_v1beta1, health_v1, health_v1alpha1, nri, registration, ttrpc};
+use super::{dra_v1, dra_v1beta1, health_v1, health_v1alpha1, nri, pod_resources, registration, ttrpc};
 use prost::Message;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -76,6 +76,9 @@ fn calls_go_to_the_documented_paths() {
     finish(health.node_watch_resources(health_v1::NodeWatchResourcesRequest {})).unwrap_err();
     let mut health = health_v1alpha1::dra_resource_health_client::DraResourceHealthClient::new(paths.clone());
     finish(health.node_watch_resources(health_v1alpha1::NodeWatchResourcesRequest {})).unwrap_err();
+    let mut kubelet =
+        pod_resources::pod_resources_lister_client::PodResourcesListerClient::new(paths.clone());
+    finish(kubelet.get_allocatable_resources(pod_resources::AllocatableResourcesRequest {})).unwrap_err();
     assert_eq!(
         *paths.0.lock().unwrap(),
         [
@@ -87,6 +90,7 @@ fn calls_go_to_the_documented_paths() {
             "/pluginregistration.Registration/NotifyRegistrationStatus",
             "/v1.DRAResourceHealth/NodeWatchResources",
             "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+            "/v1.PodResourcesLister/GetAllocatableResources",
         ]
     );
 }
@@ -152,6 +156,11 @@ fn kubelet_messages_have_the_documented_field_numbers() {
     let bytes = [field(1, &device), vec![0x10, 2, 0x18, 5, 0x20, 20], field(5, b"m")].concat();
     assert_eq!(health.encode_to_vec(), bytes);
     assert_eq!(health_v1alpha1::DeviceHealth::decode(&*bytes).unwrap().encode_to_vec(), bytes);
+
+    // Devices (1) and memory (3) are skipped.
+    let bytes = [field(1, b"d"), field(2, &[0, 5]), field(3, b"m")].concat();
+    let allocatable = pod_resources::AllocatableResourcesResponse::decode(&*bytes).unwrap();
+    assert_eq!(allocatable.cpu_ids, [0, 5]);
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! Translates and calls the driver; decides nothing, stores nothing.
 //!
 //! Reading order: `lock` and `sockets` (one driver on the node, and where it is reached), `registration`,
-//! `service` (the calls), `health` (the devices), `convert` (objects and answers), `claim_status`, `api` (the API server).
+//! `cpu_manager` (what the kubelet does with CPUs itself), `service` (the calls), `health` (the devices), `convert` (objects
+//! and answers), `claim_status`, `api` (the API server).
 
 mod api;
 mod claim_status;
 mod convert;
+mod cpu_manager;
 mod health;
 mod lock;
 mod registration;
@@ -16,6 +18,7 @@ mod service;
 mod sockets;
 
 pub use api::{Access, KubeApi, KubeError, access};
+pub use cpu_manager::{CpuManager, PodResourcesError, cpu_manager, watch_cpu_manager};
 pub use lock::{LockError, NodeLock};
 pub use registration::Registrar;
 pub use service::{Claims, Plugin, Refusal, Results};

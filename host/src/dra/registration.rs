@@ -10,6 +10,7 @@ use crate::readiness::{Part, Readiness};
 use dracpu_proto::registration::registration_server::Registration;
 use dracpu_proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use std::sync::Arc;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// Names of the services on the DRA socket, in order of preference: the kubelet takes the first of a kind
@@ -24,13 +25,20 @@ pub struct Registrar {
     endpoint: String,
     readiness: Arc<Readiness>,
     health: Arc<Health>,
+    registrations: watch::Sender<u64>,
 }
 
 impl Registrar {
     /// `endpoint` is the absolute path of the DRA socket, on the host.
     #[must_use]
     pub fn new(endpoint: String, readiness: Arc<Readiness>, health: Arc<Health>) -> Self {
-        Self { endpoint, readiness, health }
+        Self { endpoint, readiness, health, registrations: watch::Sender::new(0) }
+    }
+
+    /// How often the kubelet has accepted this driver: once in each of the kubelet's lives, at least.
+    #[must_use]
+    pub fn registrations(&self) -> watch::Receiver<u64> {
+        self.registrations.subscribe()
     }
 }
 
@@ -60,6 +68,7 @@ impl Registration for Registrar {
             tracing::info!("registered with the kubelet");
             self.readiness.ready(Part::Registration);
             self.health.registered();
+            self.registrations.send_modify(|times| *times += 1);
         } else {
             tracing::warn!(reason = %error, "the kubelet refused the registration, it will try again");
             self.readiness

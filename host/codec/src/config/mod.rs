@@ -121,6 +121,12 @@ impl Config {
         self.plugin_dir().join("dracpu.sock")
     }
 
+    /// The socket on which the kubelet tells what it manages itself. The kubelet makes it.
+    #[must_use]
+    pub fn pod_resources_socket(&self) -> PathBuf {
+        self.kubelet_root_dir.join("pod-resources/kubelet.sock")
+    }
+
     /// The file whose lock makes a driver the only one on its node.
     #[must_use]
     pub fn lock_file(&self) -> PathBuf {

@@ -2,7 +2,7 @@
 //! unprepares, and removes the slices of drivers that are gone.
 //!
 //! Reading order: this file (the handle), `registration` (a socket's life), `plugin` (prepare and
-//! unprepare), `health` (how devices are), `grpc` (calls), `authority` (what grpc-go puts on the wire).
+//! unprepare), `health` (how devices are), `pod_resources` (what it manages itself), `grpc` (calls), `authority` (what grpc-go puts on the wire).
 //!
 //! Sources: `pkg/kubelet/pluginmanager` and `pkg/kubelet/cm/dra` of Kubernetes 1.35 to 1.37.
 
@@ -10,6 +10,7 @@ mod authority;
 mod grpc;
 mod health;
 mod plugin;
+mod pod_resources;
 mod registration;
 
 pub use authority::{Dialing, authority};
@@ -19,6 +20,7 @@ pub use plugin::{Answers, ClaimRef, Device};
 
 use super::api_server::ApiServer;
 use super::clock::Clock;
+use super::cpus::Cpus;
 use super::wait;
 use anyhow::{Context, Result, bail};
 use registration::watch_sockets;
@@ -114,12 +116,14 @@ struct Shared {
     plugins: watch::Sender<Plugins>,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
     health: watch::Sender<Reports>,
+    /// What the CPU manager of the next kubelet has: nothing with the policy `none`.
+    managed: Mutex<Cpus>,
 }
 
 /// A kubelet; ends when dropped.
 pub struct Kubelet {
     shared: Arc<Shared>,
-    running: Mutex<Option<(CancellationToken, JoinHandle<()>)>>,
+    running: Mutex<Option<(CancellationToken, [JoinHandle<()>; 2])>>,
 }
 
 impl Kubelet {
@@ -134,27 +138,45 @@ impl Kubelet {
         }
         let plugins = watch::channel(Plugins::default()).0;
         let health = watch::channel(Reports::default()).0;
-        let shared = Arc::new(Shared { config, plugins, connections: Mutex::default(), health });
+        let shared = Arc::new(Shared {
+            config,
+            plugins,
+            connections: Mutex::default(),
+            health,
+            managed: Mutex::default(),
+        });
         let kubelet = Self { shared, running: Mutex::new(None) };
         kubelet.begin();
         Ok(kubelet)
     }
 
-    /// Starts again after [`Self::stop`]: deletes all slices of the node, then looks for sockets.
+    /// From the next start on, the policy of its CPU manager: `static` with these CPUs, `none` without any.
+    pub fn manage_cpus(&self, cpus: Cpus) {
+        *self.shared.managed.lock().unwrap() = cpus;
+    }
+
+    /// Starts again after [`Self::stop`]: deletes all slices of the node, serves what it manages, then looks for sockets.
+    ///
+    /// # Panics
+    /// When the socket for what it manages cannot be made in its own directory.
     pub fn begin(&self) {
         let config = &self.shared.config;
         config.api.delete_slices(&config.node, None);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(watch_sockets(Arc::clone(&self.shared), stop.clone()));
-        *self.running.lock().unwrap() = Some((stop, task));
+        let managed = self.shared.managed.lock().unwrap().clone();
+        let told = pod_resources::serve(&config.root, managed, stop.clone()).unwrap();
+        let sockets = tokio::spawn(watch_sockets(Arc::clone(&self.shared), stop.clone()));
+        *self.running.lock().unwrap() = Some((stop, [told, sockets]));
     }
 
     /// Ends as a killed process does: connections close, nothing is told to anyone.
     pub async fn stop(&self) {
         let running = self.running.lock().unwrap().take();
-        if let Some((stop, task)) = running {
+        if let Some((stop, tasks)) = running {
             stop.cancel();
-            task.await.expect("the watcher of sockets does not panic");
+            for task in tasks {
+                task.await.expect("the kubelet's tasks do not panic");
+            }
         }
         self.shared.connections.lock().unwrap().clear();
         self.shared.plugins.send_modify(|plugins| {
