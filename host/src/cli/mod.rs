@@ -5,6 +5,7 @@
 //! bad usage or configuration, 75 another instance holds the node.
 
 mod claims;
+mod completion;
 mod gatherinfo;
 mod introspect;
 mod live;
@@ -91,6 +92,7 @@ enum Verb {
     Claims(claims::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
+    Completion(completion::Args),
     Version(version::Args),
 }
 
@@ -122,6 +124,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Claims(args) => claims::run(args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),
+        Verb::Completion(args) => completion::run(args),
         Verb::Version(args) => version::run(args),
     }
 }
