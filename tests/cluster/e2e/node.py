@@ -46,6 +46,28 @@ def start(component):
     run(CLUSTER, "start", component)
 
 
+@contextlib.contextmanager
+def kubelet_manages_cpus():
+    """The kubelet's own CPU manager is on meanwhile."""
+    path = os.path.join(DIRECTORY, "kubelet.yaml")
+    with open(path) as file:
+        usual = file.read()
+
+    def be(configuration):
+        stop("kubelet")
+        with open(path, "w") as file:
+            file.write(configuration)
+        # Else it refuses to start with another policy.
+        inside("rm", "-f", "/var/lib/kubelet/cpu_manager_state")
+        start("kubelet")
+
+    try:
+        be(usual + 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+        yield
+    finally:
+        be(usual)
+
+
 def inside(*command, stdin=None):
     """Runs a command on the node, where its /run and /var are."""
     return run(CLUSTER, "guest" if NAME == "dracpu-guest" else "inside", *command, stdin=stdin)

@@ -18,7 +18,7 @@ import go_driver
 import node
 from kube import (
     CLASS, NAMESPACE, TOOLS, Failure, apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, execute, exists, get,
-    kubectl, mask, patch, pod, ready, start_deleting, stays, template, try_again, wait, wait_event, wait_gone, wait_ready,
+    is_ready, kubectl, mask, patch, pod, ready, start_deleting, stays, template, try_again, wait, wait_event, wait_gone, wait_ready,
 )
 
 STORIES = []
@@ -364,6 +364,25 @@ def the_kubelet_restarts():
         wait("the kubelet has deleted the slices, the driver has made them again",
              lambda: driver.slices() and not before & {one["metadata"]["uid"] for one in driver.slices()})
     survives(disturb)
+
+
+@story
+def the_kubelets_own_cpu_manager_is_noticed_and_so_is_its_end():
+    def detail():
+        try:
+            return driver.http("/readyz")
+        except Failure as failure:
+            return str(failure)
+
+    own = start_pinned("before")
+    with node.kubelet_manages_cpus():
+        wait("the driver says what to change", lambda: "set cpuManagerPolicy: none" in detail())
+        wait("the driver is not ready", lambda: not is_ready(driver.pods()[0]))
+        check(mask("before") == own, "pods of before keep their CPUs")
+    wait("the driver is ready again", lambda: is_ready(driver.pods()[0]))
+    wait("its slices are back", driver.slices)
+    end("before")
+    all_are_free()
 
 
 @story
