@@ -189,7 +189,7 @@ pub fn no_leftovers(node: &Node) -> Result<()> {
             || metadata.iter().any(|spec| spec.name == name && recorded.contains_key(&spec.uid));
         name.starts_with("dra.k8s.io-cpu_claim-") && name.ends_with(".json") || of_metadata()
     })?;
-    let own = ["dracpu.lock", "dra@dra.sock", "dra-device-metadata"];
+    let own = ["dracpu.lock", "dracpu.sock", "dra@dra.sock", "dra-device-metadata"];
     only(&node.path("k/plugins/dra.cpu"), &|name| own.contains(&name))?;
     let files = node.path("k/plugins/dra.cpu/dra-device-metadata");
     only(&files, &|name| metadata.iter().any(|spec| spec.file.starts_with(files.join(name))))?;
