@@ -1,7 +1,9 @@
-//! Builds the example strategy as a component, for the demo and the stories.
+//! Builds the example strategy as a component, for the demo and the stories; and the library by which a process sees other
+//! clocks than the machine's.
 
 use anyhow::Context as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const EXAMPLE: &str = "dracpu-example-highest-first";
 
@@ -25,5 +27,16 @@ fn main() -> anyhow::Result<()> {
     for input in built.inputs {
         println!("cargo::rerun-if-changed={}", input.display());
     }
+    library(&package.join("src/support/process_clock.c"), &out.join("process_clock.so"))
+}
+
+fn library(source: &Path, library: &Path) -> anyhow::Result<()> {
+    println!("cargo::rerun-if-changed={}", source.display());
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut compile = Command::new(&compiler);
+    compile.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(library).arg(source).arg("-ldl");
+    let status =
+        compile.status().with_context(|| format!("cannot run the C compiler {}", compiler.display()))?;
+    anyhow::ensure!(status.success(), "{} could not be compiled", source.display());
     Ok(())
 }

@@ -44,8 +44,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// For the runtime's first word of its containers, which it says as soon as it is connected. The kubelet waits 45 s for all
 /// claims of a pod.
 const CONTAINERS: Duration = Duration::from_secs(10);
-/// Between two looks for claims that nobody will unprepare.
-const ORPHANS: Duration = Duration::from_secs(300);
+/// Between two looks at the files of claims, and for claims that nobody will unprepare.
+const CLAIMS: Duration = Duration::from_secs(300);
 /// After that a start is over: the kubelet and the runtime have called, what is published is written.
 const STARTED: Duration = Duration::from_secs(2);
 /// Strategies, files and name look-ups: calls wait for each other there anyway, and threads cost memory.
@@ -400,8 +400,8 @@ fn early(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow
     }
 }
 
-/// What goes on in the background: claims without a record are asked for as they turn up, claims that
-/// nobody will unprepare are looked for now and then.
+/// What goes on in the background: claims without a record are asked for as they turn up; now and then files that were
+/// lost are written again, and claims that nobody will unprepare are looked for.
 async fn keep_claims(driver: Arc<Driver>) {
     let tidy = async {
         tokio::time::sleep(STARTED).await;
@@ -412,7 +412,8 @@ async fn keep_claims(driver: Arc<Driver>) {
     };
     let look = async {
         loop {
-            tokio::time::sleep(ORPHANS).await;
+            tokio::time::sleep(CLAIMS).await;
+            driver.mend_files().await;
             driver.find_orphans().await;
         }
     };

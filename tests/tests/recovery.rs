@@ -6,11 +6,11 @@ use dracpu_tests::support::cpus::{Cpus, cpus, list};
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
 use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig, PLUGIN};
+use dracpu_tests::support::process_clock::ProcessClock;
 use dracpu_tests::support::runtime::RuntimeVersion;
 use dracpu_tests::support::scheduler::{Ask, CAPACITY, DRIVER};
 use dracpu_tests::support::wait::{self, SOON, poll};
 use serde_json::json;
-use std::time::Duration;
 
 const NUMA0: &str = "cpudevnuma000";
 
@@ -203,13 +203,34 @@ async fn a_hook_that_comes_too_late_refuses_the_container_where_it_can_and_is_re
             (RuntimeVersion::Containerd21, Ok(_)) => {}
             (_, outcome) => panic!("{runtime:?}: {outcome:?}"),
         }
-        node.runtime.wait_plugin(PLUGIN, Duration::from_secs(5)).await.context("reconnects at once")?;
+        node.runtime.wait_plugin(PLUGIN, SOON).await.context("reconnects")?;
+        node.wait_serving().await?;
         if pod.containers["app"].is_err() {
             node.begin_container(&mut pod, "app").await?;
         }
         node.ledger_is(&[(&old, &own)]).await?;
-        assert_eq!(node.get("/readyz").await?.0, 200);
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_are_lost_under_a_running_daemon_are_back_within_five_minutes() -> Result<()> {
+    let mut clock = ProcessClock::new()?;
+    let node = Node::start(NodeConfig { envs: clock.envs(), ..server() }).await?;
+    let claim = node.allocate("a", &[Ask::of("r", NUMA0, 4)]).await?;
+    let mut pod = node.run_pod("p", &[&claim], &[ContainerAsk::new("app", &[&claim])]).await?;
+    let own = node.record_of(&claim.uid)?;
+    for entry in std::fs::read_dir(node.cdi_dir())? {
+        std::fs::remove_file(entry?.path())?;
+    }
+    clock.jump(0, 301)?;
+    node.get("/healthz").await?; // wakes the daemon, which else sleeps as long as it meant to
+    let back = || async { node.ledger_is(&[(&claim, &own)]).await };
+    poll("the record", SOON, back).await?;
+    node.restart_container(&mut pod, "app").await?;
+    assert_eq!(node.runtime.effective_cpus(&pod.id("app")), own);
+    node.crash_and_restart().await?;
+    node.ledger_is(&[(&claim, &own)]).await?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `health`, `claim_status`, `notices`, `overlap`, `status`, `inventory`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `mend`, `health`, `claim_status`, `notices`, `overlap`, `status`, `inventory`, `error`.
 
 mod allocation;
 mod api;
@@ -23,6 +23,7 @@ mod health;
 mod inventory;
 mod loaded;
 mod locks;
+mod mend;
 mod notices;
 mod overlap;
 mod pcie;

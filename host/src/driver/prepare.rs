@@ -148,9 +148,7 @@ impl Driver {
         object: Option<&Object>,
     ) -> Result<Option<Prepared>, PrepareError> {
         let recorded = self.ledger().booking(uid).filter(|booking| !booking.is_plain()).cloned();
-        let in_place =
-            |booking: &Booking| self.specs().holds(uid, booking) && self.metadata().holds(uid, booking);
-        if let Some(booking) = recorded.filter(in_place) {
+        if let Some(booking) = recorded.filter(|booking| self.has_files(uid, booking)) {
             return Ok(Some(prepared(uid, &booking)));
         }
         let mut allocation = self.allocation();
@@ -160,9 +158,9 @@ impl Driver {
         let recorded = self.ledger().booking(uid).cloned();
         let booking = match (recorded, object) {
             (Some(booking), _) if !booking.is_plain() => {
-                if !in_place(&booking) {
-                    tracing::warn!("a file of the claim was missing or damaged; written again");
+                if !self.has_files(uid, &booking) {
                     self.rewrite(uid, &allocation, &booking)?;
+                    tracing::warn!("a file of the claim was missing or damaged; written again");
                 }
                 booking
             }
@@ -180,6 +178,11 @@ impl Driver {
         self.status_is_due(uid);
         self.probe.reached(Step::Answering);
         Ok(Some(prepared(uid, &booking)))
+    }
+
+    /// Whether the files of a claim are there, and say what is booked.
+    pub(super) fn has_files(&self, uid: &ClaimUid, booking: &Booking) -> bool {
+        self.specs().holds(uid, booking) && self.metadata().holds(uid, booking)
     }
 
     /// A claim of which only the CPUs are known gets its results.
@@ -325,7 +328,7 @@ impl Driver {
     }
 
     /// Writes the files of a claim that holds its CPUs, whatever becomes of this.
-    fn rewrite(
+    pub(super) fn rewrite(
         &self,
         uid: &ClaimUid,
         allocation: &Allocation,

@@ -7,6 +7,7 @@ mod faults;
 mod inventory;
 #[cfg(debug_assertions)]
 mod locks;
+mod mend;
 mod metadata;
 mod notices;
 mod overlap;
