@@ -49,15 +49,11 @@ impl FromStr for CpuSet {
                 return Err(CpuListError::Backwards { first, last });
             }
             match stride {
-                // Others' lists may name the whole range again and again: not CPU by CPU.
+                // Others' lists may name the whole range again and again: not CPU by CPU, nor stride by stride.
                 None => cpus.insert_range(first, last),
                 Some(stride) => {
                     let (used, step) = parse_stride(stride, field)?;
-                    let mut start = Some(first);
-                    while let Some(run) = start.filter(|run| *run <= last) {
-                        cpus.insert_range(run, last.min(run.saturating_add(used - 1)));
-                        start = run.checked_add(step);
-                    }
+                    cpus.insert_strided(first, last, used, step);
                 }
             }
         }
@@ -220,6 +216,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_strided_range_is_every_stride_of_it(
+            first in prop_oneof![0..200u32, 0..=MAX_CPU_ID],
+            length in prop_oneof![0..200u32, 0..=MAX_CPU_ID],
+            step in prop_oneof![1..70u32, 1..9000u32, Just(u32::MAX)],
+            used in 1..70u32,
+        ) {
+            let (last, used) = (first.saturating_add(length).min(MAX_CPU_ID), used.min(step));
+            let expected: CpuSet = (first..=last).filter(|cpu| (cpu - first) % step < used).collect();
+            prop_assert_eq!(parse(&format!("{first}-{last}:{used}/{step}")), Ok(expected));
+        }
+
         #[test]
         fn lists_round_trip(cpus in proptest::collection::btree_set(prop_oneof![0..100u32, 0..=MAX_CPU_ID], 0..200)) {
             let set: CpuSet = cpus.iter().copied().collect();

@@ -72,6 +72,38 @@ impl CpuSet {
         }
     }
 
+    /// Adds, of every `step` CPUs of a range, the first `used`, with `1 <= used <= step` and neither end above
+    /// [`MAX_CPU_ID`]. What is there is doubled until it reaches the end: narrow strides are not dearer than wide ones.
+    pub(crate) fn insert_strided(&mut self, first: u32, last: u32, used: u32, step: u32) {
+        let mut strided = Self::new();
+        strided.insert_range(first, last.min(first.saturating_add(used - 1)));
+        let mut length = step;
+        while length <= last.saturating_sub(first) {
+            strided.repeat(length, last);
+            length = length.saturating_mul(2);
+        }
+        self.extend_from(&strided);
+    }
+
+    /// Adds the same CPUs again, so much higher, as far as `last`.
+    fn repeat(&mut self, distance: u32, last: u32) {
+        let (words, bits) = ((distance / BITS) as usize, distance % BITS);
+        self.words.resize((last / BITS) as usize + 1, 0);
+        let old = self.words.clone();
+        let below = std::iter::once(0).chain(old.iter().copied());
+        let shifted = old.iter().zip(below).map(|(word, below)| match bits {
+            0 => *word,
+            bits => word << bits | below >> (BITS - bits),
+        });
+        for (word, more) in self.words.iter_mut().skip(words).zip(shifted) {
+            *word |= more;
+        }
+        if let Some(word) = self.words.last_mut() {
+            *word &= u64::MAX >> (BITS - 1 - last % BITS);
+        }
+        trim(&mut self.words);
+    }
+
     /// Takes a CPU out. False when it was not there.
     pub fn remove(&mut self, cpu: u32) -> bool {
         let Some(word) = self.words.get_mut((cpu / BITS) as usize) else { return false };
