@@ -10,19 +10,8 @@ use dracpu_tests::support::wait::{SOON, poll};
 
 const DEVICE: &str = "cpudevnuma000";
 
-/// What the kernel does to sysfs when exactly these CPUs are offline.
 fn set_offline(node: &Node, machine: &Machine, offline: &str) -> Result<()> {
-    let changed = Machine { offline: cpus(offline), ..machine.clone() };
-    for cpu in &changed.offline {
-        let directory = node.path("sys/devices/system/cpu").join(format!("cpu{cpu}"));
-        for gone in ["topology", "cache"] {
-            match std::fs::remove_dir_all(directory.join(gone)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-                _ => {}
-            }
-        }
-    }
-    changed.write_sysfs(&node.path("sys"))
+    machine.switch_off(&cpus(offline), &node.path("sys"))
 }
 
 async fn capacity_is(node: &Node, expected: &str) -> Result<()> {

@@ -83,7 +83,7 @@ fn number(variable: &str, default: usize) -> (usize, bool) {
 #[tokio::test]
 async fn claims_come_and_go_in_simulation_and_nothing_grows() -> Result<()> {
     let (rounds, long) = number("SOAK_CLAIMS", 1000);
-    let truth = new_node(&Model::named("two-socket"));
+    let truth = new_node(&Model::named("two-socket"), 0);
     let binary = dracpu_tests::support::daemon::dracpu_bin()?;
     let mut node = Simulate::start(&binary, &cache()?, &truth, &[])?;
     let pid = node.pid();

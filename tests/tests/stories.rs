@@ -5,13 +5,16 @@
 
 use anyhow::Result;
 use dracpu_cpuset::CpuSet;
+use dracpu_model::configuration::CONFIGURATIONS;
 use dracpu_model::event::Event;
 use dracpu_model::machine::Machine;
 use dracpu_model::rules::Rule;
 use dracpu_model::run::{Failure, Stage, Told, new_node, play_seed, tell_events};
 use dracpu_model::seen::Seen;
 use dracpu_model::simulate::Simulate;
+use dracpu_model::truth::Truth;
 use dracpu_tests::support::daemon::{compiled_strategies as cache, dracpu_bin};
+use dracpu_tests::support::process_clock::ProcessClock;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,16 +42,51 @@ fn number(variable: &str, default: u64) -> u64 {
     given.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
+/// A stage on which clocks jump, too.
+struct Timed {
+    stage: Simulate,
+    clock: ProcessClock,
+}
+
+impl Timed {
+    fn start(truth: &Truth, envs: &[(&str, &str)]) -> Result<Self> {
+        let clock = ProcessClock::new()?;
+        let own = clock.envs();
+        let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let envs: Vec<_> = own.chain(envs.iter().copied()).collect();
+        let stage = Simulate::start(&dracpu_bin()?, &cache()?, truth, &envs)?;
+        Ok(Self { stage, clock })
+    }
+}
+
+impl Stage for Timed {
+    fn play(&mut self, event: &Event) -> Result<Seen> {
+        let Event::Clock { day, forward } = event else { return self.stage.play(event) };
+        self.clock.jump(*day, *forward)?;
+        self.stage.play(&Event::State {})
+    }
+
+    fn events(&self, event: Event, truth: &Truth) -> Vec<Event> {
+        self.stage.events(event, truth)
+    }
+
+    fn script(&self, event: &Event) -> Vec<Event> {
+        self.stage.script(event)
+    }
+}
+
+/// Each story on the next machine; when each of them has had one, with the next configuration.
 fn play(seed: u64, machines: &[Machine], envs: &[(&str, &str)]) -> Result<Told, Box<Failure>> {
-    let binary = dracpu_bin().unwrap();
-    let machine = &machines[usize::try_from(seed).unwrap() % machines.len()];
-    let truth = new_node(machine);
-    play_seed(seed, LONGEST, &truth, || Ok(Box::new(Simulate::start(&binary, &cache()?, &truth, envs)?)))
+    let count = u64::try_from(machines.len()).unwrap();
+    let machine = &machines[usize::try_from(seed % count).unwrap()];
+    let which = seed / count % u64::from(CONFIGURATIONS);
+    let truth = new_node(machine, u8::try_from(which).unwrap());
+    play_seed(seed, LONGEST, &truth, || Ok(Box::new(Timed::start(&truth, envs)?)))
 }
 
 #[test]
 fn no_story_breaks_a_rule() {
-    let (first, count) = (number("SEED", 1), number("STORIES", 40));
+    let (first, count) = (number("SEED", 1), number("STORIES", 200));
     let machines = MACHINES.map(Machine::named);
     let next = AtomicU64::new(first);
     let (events, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -205,7 +243,7 @@ fn lies() -> Vec<(Rule, usize, Lie)> {
 #[test]
 fn a_driver_that_breaks_a_rule_is_found_out_by_the_rules_name() -> Result<()> {
     let binary = dracpu_bin()?;
-    let truth = new_node(&Machine::named("small"));
+    let truth = new_node(&Machine::named("small"), 0);
     let start = || Simulate::start(&binary, &cache()?, &truth, &[]);
     let honest = tell_events(truth.clone(), &mut start()?, &quiet_story())?;
     assert_eq!(honest.violation, None);
@@ -239,7 +277,9 @@ fn a_driver_that_breaks_a_rule_gives_a_short_script_that_shows_it_again() -> Res
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()?;
     assert_eq!(script, failure.script);
-    let truth = new_node(&machines[0]);
+    let mut truth = new_node(&machines[0], 0);
+    truth.config = serde_json::from_str(&failure.config)?;
+    truth.number_anew();
     let mut again = Simulate::start(&dracpu_bin()?, &cache()?, &truth, &broken)?;
     let events: Vec<Event> = script.into_iter().filter(|event| *event != Event::State {}).collect();
     let told = tell_events(truth, &mut again, &events)?;

@@ -47,6 +47,9 @@ pub enum Event {
     Config {
         set: Map<String, Value>,
     },
+    Reload {
+        set: Map<String, Value>,
+    },
     State {},
     Fail {
         what: What,
@@ -58,6 +61,14 @@ pub enum Event {
     },
     Runtime {
         nri: String,
+    },
+    /// Not of `simulate`, which has no kubelet: it starts anew.
+    Kubelet {},
+    /// Not of `simulate`: the clocks of the driver's process jump, that of the day by so many seconds either way, the
+    /// one that only goes forward by so many.
+    Clock {
+        day: i64,
+        forward: u64,
     },
 }
 
@@ -183,4 +194,5 @@ pub enum Damage {
     Truncate,
     Garble,
     Newer,
+    Remove,
 }

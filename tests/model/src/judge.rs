@@ -44,6 +44,9 @@ impl Judge {
     /// # Errors
     /// The first rule that does not hold.
     pub fn judge(&mut self, event: &Event, seen: &Seen) -> Verdict {
+        if self.truth.looks_after_files {
+            self.truth.notice_mended(&self.before.files);
+        }
         if seen.answer.ok() {
             self.answered(event, seen)?;
         } else {
@@ -110,8 +113,10 @@ impl Judge {
 impl Truth {
     /// A claim that had lost its record has it again.
     fn hold_again(&mut self, uid: &str, cpus: CpuSet) {
+        let last = self.claims.get(uid).map(|claim| claim.last.clone()).unwrap_or_default();
+        let counts = self.counts(&last);
         let claim = self.claims.entry(uid.to_owned()).or_default();
-        claim.hold = Hold::Held(crate::truth::Held { cpus, unscheduled: true, ..Default::default() });
+        claim.hold = Hold::Held(crate::truth::Held { cpus, counts, unscheduled: true, ..Default::default() });
     }
 
     /// It is known what is true of a claim that a pod's containers say they have.

@@ -4,9 +4,10 @@
 //! was asked and answered, where containers run, and which files are there.
 //!
 //! Reading order: [`event`] (what can happen), [`seen`] (what can be seen of it), [`rules`] (what must hold, by
-//! name), [`machine`] and [`truth`] (the node as it must be), [`judge`] (each answer, then everything), [`story`]
-//! (drawn stories), [`simulate`] (played on `dracpu simulate`), [`run`] (seeds, shrinking, the script of a failure).
+//! name), [`machine`] and [`truth`] (the node as it must be), [`judge`] (each answer, then everything), [`story`],
+//! [`wish`] and [`configuration`] (drawn stories), [`simulate`] (played on `dracpu simulate`), [`run`] (seeds, shrinking, the script of a failure).
 
+pub mod configuration;
 pub mod event;
 pub mod judge;
 pub mod machine;
@@ -16,3 +17,4 @@ pub mod seen;
 pub mod simulate;
 pub mod story;
 pub mod truth;
+pub mod wish;

@@ -1,13 +1,14 @@
 //! Plays stories: draws them from a seed, looks for the shortest that fails alike, and writes it down.
 
+use crate::configuration::config;
 use crate::event::Event;
 use crate::judge::Judge;
 use crate::machine::Machine;
 use crate::rules::Violation;
 use crate::seen::Seen;
-use crate::story::{Op, first_config, story};
+use crate::story::{Op, story};
 use crate::truth::Truth;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::Map;
@@ -52,11 +53,12 @@ pub struct Told {
     pub done: usize,
 }
 
-/// A node on which nothing has happened.
+/// A node on which nothing has happened, with one of the [configurations](crate::configuration).
 #[must_use]
-pub fn new_node(machine: &Machine) -> Truth {
+pub fn new_node(machine: &Machine, which: u8) -> Truth {
     let mut truth = Truth::new(machine.clone(), Map::new());
-    truth.config = first_config(&truth);
+    truth.config = config(&truth, which);
+    truth.number_anew();
     truth
 }
 
@@ -105,7 +107,7 @@ impl<'a> Telling<'a> {
         if self.told.violation.is_none() {
             self.told.script.extend(self.stage.script(event));
             let before = self.judge.clone();
-            let mut seen = self.stage.play(event)?;
+            let mut seen = self.stage.play(event).with_context(|| lines(&self.told.script))?;
             self.told.done += usize::from(seen.answer.ok());
             let mut verdict = self.judge.judge(event, &seen);
             while verdict.is_err()
@@ -136,6 +138,11 @@ pub struct Failure {
     pub script: Vec<Event>,
 }
 
+/// Events as `dracpu simulate` reads them.
+fn lines(script: &[Event]) -> String {
+    script.iter().map(|event| serde_json::to_string(event).expect("events are JSON") + "\n").collect()
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, machine, config, violation, script } = self;
@@ -143,10 +150,7 @@ impl fmt::Display for Failure {
         writeln!(f, "SEED={seed}; to see it again:\n")?;
         writeln!(f, "echo '{config}' > config.yaml")?;
         writeln!(f, "dracpu simulate --machine={machine} --config=config.yaml --output=json - <<'END'")?;
-        for event in script {
-            writeln!(f, "{}", serde_json::to_string(event).map_err(|_| fmt::Error)?)?;
-        }
-        write!(f, "END")
+        write!(f, "{}END", lines(script))
     }
 }
 
@@ -161,26 +165,16 @@ pub fn play_seed(
     mut stage: impl FnMut() -> Result<Box<dyn Stage>>,
 ) -> Result<Told, Box<Failure>> {
     let mut runner = TestRunner::new_with_rng(Config::default(), rng(seed));
-    let mut tree = story(longest).new_tree(&mut runner).expect("every story can be drawn");
+    let tree = story(longest).new_tree(&mut runner).expect("every story can be drawn");
     let mut play = |ops: &[Op]| {
         let told = stage().and_then(|mut stage| tell(truth.clone(), &mut *stage, ops));
         told.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"))
     };
-    let mut shortest = play(&tree.current());
-    let Some(rule) = shortest.violation.as_ref().map(|violation| violation.rule) else { return Ok(shortest) };
-    let whole = shortest.violation.as_ref().map(ToString::to_string).unwrap_or_default();
-    eprintln!("seed {seed} after {} events: {whole}; looking for a shorter story", shortest.script.len());
-    let (mut tries, most) = (0, runner.config().max_shrink_iters.min(400));
-    let mut simpler = tree.simplify();
-    while simpler && tries < most {
-        tries += 1;
-        let told = play(&tree.current());
-        let same = told.violation.as_ref().is_some_and(|violation| violation.rule == rule);
-        if same {
-            shortest = told;
-        }
-        simpler = if same { tree.simplify() } else { tree.complicate() };
-    }
+    let whole = tree.current();
+    let told = play(&whole);
+    let Some(violation) = &told.violation else { return Ok(told) };
+    eprintln!("seed {seed} after {} events: {violation}; looking for a shorter story", told.script.len());
+    let shortest = shortened(whole, told, play);
     Err(Box::new(Failure {
         seed,
         machine: truth.machine.name.clone(),
@@ -188,6 +182,30 @@ pub fn play_seed(
         violation: shortest.violation.expect("only stories that fail are kept"),
         script: shortest.script,
     }))
+}
+
+/// The shortest story that was found to break the same rule: parts are left out, halves first, single operations last.
+fn shortened(mut ops: Vec<Op>, mut told: Told, mut play: impl FnMut(&[Op]) -> Told) -> Told {
+    let rule = |told: &Told| told.violation.as_ref().map(|violation| violation.rule);
+    let mut tries = 400;
+    let mut part = ops.len().div_ceil(2);
+    while part > 0 && tries > 0 {
+        let (mut at, before) = (0, ops.len());
+        while at < ops.len() && tries > 0 {
+            tries -= 1;
+            let mut fewer = ops.clone();
+            fewer.drain(at..ops.len().min(at + part));
+            let again = play(&fewer);
+            if rule(&again) == rule(&told) {
+                (ops, told) = (fewer, again);
+            } else {
+                at += part;
+            }
+        }
+        // What could not be left out before may be left out now.
+        part = if part == 1 && ops.len() < before { 1 } else { part / 2 };
+    }
+    told
 }
 
 fn rng(seed: u64) -> TestRng {

@@ -1,14 +1,13 @@
 //! Stories drawn at random. An operation is small and names no circumstances, so that any part of a story is one,
 //! too; which events it stands for follows from the node as it is by then.
 
-use crate::event::{
-    Damage, Described, Event, NewClaim, NewContainer, Opaque, Prepare, Request, Synced, What,
-};
+use crate::configuration::{config, of_strategies};
+use crate::event::{Damage, Described, Event, NewClaim, NewContainer, Prepare, Synced, What};
 use crate::truth::{Hold, Truth};
+use crate::wish::{Wish, wish};
 use dracpu_cpuset::CpuSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
 
 /// Claims that a story has.
 const CLAIMS: u8 = 7;
@@ -53,37 +52,15 @@ pub enum Op {
     CrashAndSync,
     Reboot,
     Config(u8),
+    /// What a configuration says of strategies, taken over without a restart.
+    Reload(u8),
     Fail(What, bool),
     Spec(u8, Damage),
     Runtime(u8),
-}
-
-/// What a claim asks for.
-#[derive(Debug, Clone)]
-pub struct Wish {
-    device: u8,
-    size: Size,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Size {
-    Few(u8),
-    Half,
-    AllFree,
-    AllButFloor,
-}
-
-#[derive(Debug, Clone)]
-enum Kind {
-    Plain,
-    Two { other: u8, size: Size },
-    WithForeign,
-    OnlyForeign,
-    Options(u8, bool),
-    Cpuset,
-    Overlapping,
-    Wrong(u8),
+    /// The kubelet starts anew, and asks again for all that pods have.
+    Kubelet,
+    /// Which jump of the clocks.
+    Clock(u8),
 }
 
 /// What a pod sets itself.
@@ -116,29 +93,6 @@ fn container() -> impl Strategy<Value = u8> {
     0..CONTAINERS
 }
 
-fn size() -> impl Strategy<Value = Size> {
-    prop_oneof![
-        6 => (1..6u8).prop_map(Size::Few),
-        1 => Just(Size::Half),
-        1 => Just(Size::AllFree),
-        1 => Just(Size::AllButFloor),
-    ]
-}
-
-fn wish() -> impl Strategy<Value = Wish> {
-    let kind = prop_oneof![
-        12 => Just(Kind::Plain),
-        2 => (any::<u8>(), size()).prop_map(|(other, size)| Kind::Two { other, size }),
-        1 => Just(Kind::WithForeign),
-        1 => Just(Kind::OnlyForeign),
-        4 => (any::<u8>(), any::<bool>()).prop_map(|(options, class)| Kind::Options(options, class)),
-        1 => Just(Kind::Cpuset),
-        1 => Just(Kind::Overlapping),
-        2 => any::<u8>().prop_map(Kind::Wrong),
-    ];
-    (any::<u8>(), size(), kind).prop_map(|(device, size, kind)| Wish { device, size, kind })
-}
-
 fn forge() -> impl Strategy<Value = Forge> {
     prop_oneof![
         20 => Just(Forge::Nothing),
@@ -156,7 +110,8 @@ fn few_claims() -> impl Strategy<Value = Vec<u8>> {
 
 fn op() -> impl Strategy<Value = Op> {
     let what = prop_oneof![Just(What::CdiWrite), Just(What::CdiRemove), Just(What::Api)];
-    let damage = prop_oneof![Just(Damage::Truncate), Just(Damage::Garble), Just(Damage::Newer)];
+    let damage =
+        prop_oneof![Just(Damage::Truncate), Just(Damage::Garble), Just(Damage::Newer), Just(Damage::Remove)];
     prop_oneof![
         24 => (claim(), wish()).prop_map(|(claim, wish)| Op::Prepare(claim, wish)),
         4 => (vec((claim(), wish()), 1..4), any::<bool>())
@@ -180,58 +135,16 @@ fn op() -> impl Strategy<Value = Op> {
         6 => Just(Op::CrashAndSync),
         1 => Just(Op::Reboot),
         4 => any::<u8>().prop_map(Op::Config),
+        2 => any::<u8>().prop_map(Op::Reload),
         6 => (what, proptest::bool::weighted(0.4)).prop_map(|(what, on)| Op::Fail(what, on)),
         3 => (claim(), damage).prop_map(|(claim, how)| Op::Spec(claim, how)),
         2 => any::<u8>().prop_map(Op::Runtime),
+        2 => Just(Op::Kubelet),
+        2 => any::<u8>().prop_map(Op::Clock),
     ]
 }
 
-/// The configuration that a story begins with.
-#[must_use]
-pub fn first_config(truth: &Truth) -> Map<String, Value> {
-    config(truth, 0)
-}
-
-/// Configurations that are valid on every machine, or refused.
-fn config(truth: &Truth, which: u8) -> Map<String, Value> {
-    let cpus = |count| truth.machine.cpus.iter().take(count).collect::<CpuSet>().to_string();
-    let (mut reserved, mut group_by, mut allocator, mut options) = (0, "numanode", "cpumanager", json!({}));
-    let mut floor = None;
-    match which % 16 {
-        0 | 1 => {}
-        2 => reserved = 1,
-        3 => reserved = 2,
-        4 => group_by = "socket",
-        5 => allocator = "llc-first",
-        6 => options = json!({"isolate": "core"}),
-        7 => options = json!({"threads": "one"}),
-        8 => options = json!({"mixed": true}),
-        9 => options = json!({"full-pcpus-only": true}),
-        10 => floor = Some(3),
-        11 => (group_by, allocator) = ("machine", "llc-first"),
-        12 => allocator = "external",
-        13 => options = json!({"distribute-cpus-across-numa": true}),
-        14 => options = json!({"isolated": "include"}),
-        _ => (reserved, group_by, floor) = (1, "socket", Some(1)),
-    }
-    let config = json!({"reservedCPUs": cpus(reserved), "groupBy": group_by, "allocator": allocator, "strategyOptions": options});
-    let mut config = config.as_object().unwrap().clone();
-    config.extend(floor.map(|floor| ("minSharedCPUs".to_owned(), json!(floor))));
-    config
-}
-
-const OPTIONS: [&str; 8] = [
-    r#"{"isolate":"core"}"#,
-    r#"{"isolate":"cache"}"#,
-    r#"{"threads":"one"}"#,
-    r#"{"mixed":true}"#,
-    r#"{"full-pcpus-only":true}"#,
-    r#"{"isolated":"include"}"#,
-    r#"{"isolated":"only"}"#,
-    r#"{"memory":"near"}"#,
-];
-
-fn uid(claim: u8) -> String {
+pub(crate) fn uid(claim: u8) -> String {
     char::from(b'A' + claim).to_string()
 }
 
@@ -308,14 +221,38 @@ impl Op {
             Self::Reboot if truth.nothing_shared() => vec![],
             Self::Reboot => vec![Event::Reboot {}],
             Self::Config(which) => vec![Event::Config { set: config(truth, *which) }],
+            Self::Reload(which) => vec![Event::Reload { set: of_strategies(config(truth, *which)) }],
             Self::Fail(what, on) => vec![Event::Fail { what: *what, on: *on }],
             Self::Spec(claim, how) => vec![Event::Spec { claim: uid(*claim), how: *how }],
             Self::Runtime(which) => {
                 let nri = ["0.11.0", "0.12.0", "0.12.1", "0.12.3"][usize::from(which % 4)].to_owned();
                 vec![Event::Runtime { nri }, synced(truth, |_| true, None)]
             }
+            Self::Kubelet => {
+                let held = truth.claims.values().filter(|claim| claim.cpus().is_some());
+                let again = held.filter(|claim| claim.object.is_some());
+                let again =
+                    again.map(|claim| NewClaim { claim: claim.last.claim.clone(), ..NewClaim::default() });
+                let claims = Some(again.collect());
+                vec![Event::Kubelet {}, Event::Prepare(Prepare { claims, ..Prepare::default() })]
+            }
+            Self::Clock(which) => vec![jump(*which)],
         }
     }
+}
+
+/// A correction, a leap of hours or years, and what a machine sees that has slept.
+fn jump(which: u8) -> Event {
+    const YEAR: i64 = 366 * 24 * 3600;
+    let (day, forward) = match which % 6 {
+        0 => (-1, 0),
+        1 => (3600, 0),
+        2 => (-YEAR, 0),
+        3 => (30 * YEAR, 0),
+        4 => (600, 600),
+        _ => (-3600, 24 * 3600),
+    };
+    Event::Clock { day, forward }
 }
 
 fn made(container: u8, claims: &[u8], forge: Forge, truth: &Truth) -> NewContainer {
@@ -367,101 +304,4 @@ fn offline(truth: &Truth, picks: &[u8]) -> Option<Event> {
     let picked: CpuSet = picks.iter().map(|pick| running[usize::from(*pick) % running.len()]).collect();
     let left = truth.allocatable().difference(&truth.machine.isolated).difference(&picked).len();
     (left > truth.floor()).then(|| Event::Offline { cpus: picked.to_string() })
-}
-
-impl Wish {
-    /// The claim with this wish; as it was, while it has what it asked for.
-    fn of(&self, claim: u8, truth: &Truth) -> NewClaim {
-        let uid = uid(claim);
-        if let Some(known) = truth.claims.get(&uid) {
-            let has = known.cpus().is_some();
-            if has && known.object.is_some() {
-                return NewClaim { claim: uid, ..NewClaim::default() };
-            }
-            if has {
-                return known.last.clone();
-            }
-        }
-        let devices: Vec<(String, CpuSet)> = truth.devices().into_iter().collect();
-        let free = |at: usize| {
-            devices[at]
-                .1
-                .difference(&truth.machine.isolated)
-                .difference(&truth.booked())
-                .iter()
-                .collect::<Vec<u32>>()
-        };
-        let pick = |at: u8| usize::from(at) % devices.len();
-        let count = |at: usize, size: Size| {
-            let free = free(at).len();
-            match size {
-                Size::Few(count) => usize::from(count),
-                Size::Half => free.div_ceil(2).max(1),
-                Size::AllFree => free.max(1),
-                Size::AllButFloor => free.saturating_sub(truth.floor()).max(1),
-            }
-        };
-        let at = pick(self.device);
-        let first = count(at, self.size);
-        let request = |name: &str, at: usize, count: usize| Request {
-            name: name.to_owned(),
-            device: devices[at].0.clone(),
-            cpus: Some(count.to_string()),
-            ..Request::default()
-        };
-        let mut requests = vec![request("r", at, first)];
-        let foreign = || Request { driver: Some("gpu.example.com".to_owned()), ..request("g", at, 1) };
-        let mut config = None;
-        let mut cpuset = truth.text("allocator") == "external";
-        match &self.kind {
-            Kind::Plain => {}
-            Kind::Two { other, size } => {
-                requests.push(request("s", pick(*other), count(pick(*other), *size)))
-            }
-            Kind::WithForeign => requests.push(foreign()),
-            Kind::OnlyForeign => requests = vec![foreign()],
-            Kind::Options(which, class) => {
-                let options: Value =
-                    serde_json::from_str(OPTIONS[usize::from(*which) % OPTIONS.len()]).unwrap();
-                let source = if *class { "FromClass" } else { "FromClaim" }.to_owned();
-                config =
-                    Some(vec![Opaque { source, requests: vec![], cpu_config: json!({"options": options}) }]);
-            }
-            Kind::Cpuset => cpuset = !cpuset,
-            Kind::Overlapping => {
-                let all: CpuSet = devices[at].1.iter().take(first).collect();
-                requests[0].cpuset = Some(all.to_string());
-                cpuset = false;
-            }
-            Kind::Wrong(which) => match which % 9 {
-                0 => requests[0].cpus = None,
-                1 => requests[0].cpus = Some("0".to_owned()),
-                2 => requests[0].cpus = Some("1500m".to_owned()),
-                3 => requests[0].cpus = Some("-1".to_owned()),
-                4 => requests[0].device = "cpudevnuma999".to_owned(),
-                5 => requests[0].pool = Some("another-node".to_owned()),
-                6 => requests[0].cpus = Some((devices[at].1.len() + 1).to_string()),
-                7 => requests[0].cpus = Some("2000m".to_owned()),
-                _ => {
-                    config = Some(vec![Opaque {
-                        source: "FromClass".to_owned(),
-                        requests: vec![],
-                        cpu_config: json!({"cpuset": "0-1"}),
-                    }]);
-                }
-            },
-        }
-        if cpuset {
-            let mut taken = CpuSet::new();
-            for request in requests.iter_mut().filter(|request| request.driver.is_none()) {
-                let count = request.count().and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
-                let at = devices.iter().position(|(device, _)| *device == request.device).unwrap_or(at);
-                let own: CpuSet =
-                    free(at).into_iter().filter(|cpu| !taken.contains(*cpu)).take(count).collect();
-                taken.extend_from(&own);
-                request.cpuset = Some(own.to_string());
-            }
-        }
-        NewClaim { claim: uid, requests: Some(requests), config }
-    }
 }

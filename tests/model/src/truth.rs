@@ -4,7 +4,7 @@
 //! leaves a choice (which CPUs, say), the answer is taken down and held against the driver from then on.
 
 use crate::event::{Damage, NewClaim, NewContainer};
-use crate::machine::Machine;
+use crate::machine::{Kind, Machine, Numbers};
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,12 +33,16 @@ pub struct Held {
     pub cpus: CpuSet,
     /// CPUs that nobody may use.
     pub blocked: CpuSet,
+    /// The requests of its results, and how many CPUs each result has.
+    pub counts: Vec<(String, u64)>,
     /// Its container runs on the shared pool, too.
     pub mixed: bool,
     /// Only its CPUs are known: its record was damaged.
     pub plain: bool,
     /// What has become of the file since it was written.
     pub damage: Option<Damage>,
+    /// An unprepare that failed may have removed what its containers mount.
+    pub incomplete: bool,
     /// The devices it was asked of do not count what it holds: the scheduler would not have allocated it, or the
     /// node offers something else by now.
     pub unscheduled: bool,
@@ -109,8 +113,15 @@ pub struct Truth {
     pub config: Map<String, Value>,
     /// CPUs that are offline by now.
     pub offline: CpuSet,
+    /// What devices with running numbers are called.
+    pub numbers: Numbers,
     /// The runtime's NRI version.
     pub nri: (u32, u32, u32),
+    /// The runtime injects a device's variables as containerd does: from NRI 0.12 on in the place of the pod's own of
+    /// the same name. Else behind them.
+    pub injects_as_containerd: bool,
+    /// The driver writes files of claims again that were lost, also when nobody asks for the claims.
+    pub looks_after_files: bool,
     /// Specs cannot be written.
     pub write_fails: bool,
     /// Specs cannot be removed.
@@ -139,11 +150,14 @@ impl Truth {
     /// A node on which nothing has happened.
     #[must_use]
     pub fn new(machine: Machine, config: Map<String, Value>) -> Self {
-        Self {
+        let mut truth = Self {
             machine,
             config,
             offline: CpuSet::new(),
+            numbers: Numbers::default(),
             nri: (0, 12, 1),
+            injects_as_containerd: false,
+            looks_after_files: false,
             write_fails: false,
             remove_fails: false,
             api_down: false,
@@ -154,7 +168,9 @@ impl Truth {
             devices_told: false,
             settled: true,
             instances: 0,
-        }
+        };
+        truth.number_anew();
+        truth
     }
 
     // ---- the node
@@ -184,10 +200,39 @@ impl Truth {
         usize::try_from(floor).unwrap()
     }
 
+    /// What a device stands for.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match (self.text("cpuDeviceMode"), self.text("groupBy")) {
+            ("individual", _) => Kind::Cpu,
+            (_, "socket") => Kind::Socket,
+            (_, "llc") => Kind::Cache,
+            (_, "machine") => Kind::Machine,
+            _ => Kind::Numa,
+        }
+    }
+
+    /// The scheduler chooses the CPUs.
+    #[must_use]
+    pub fn is_individual(&self) -> bool {
+        self.kind() == Kind::Cpu
+    }
+
+    /// A driver has started: devices are numbered from the first one on.
+    pub fn number_anew(&mut self) {
+        self.numbers = self.machine.numbers(self.kind(), &self.online(), &self.reserved());
+    }
+
+    /// Other CPUs are online.
+    pub fn number_new(&mut self) {
+        let (kind, online, reserved) = (self.kind(), self.online(), self.reserved());
+        self.machine.number_new(kind, &online, &reserved, &mut self.numbers);
+    }
+
     /// Devices by name, with the CPUs that a claim can have of them.
     #[must_use]
     pub fn devices(&self) -> BTreeMap<String, CpuSet> {
-        let mut devices = self.machine.devices(self.text("groupBy"));
+        let mut devices = self.machine.devices(self.kind(), &self.numbers);
         devices.values_mut().for_each(|cpus| *cpus = cpus.intersection(&self.allocatable()));
         devices
     }
@@ -201,8 +246,14 @@ impl Truth {
     /// Nothing but the packed strategy as it is when nobody says anything.
     #[must_use]
     pub fn is_plain_packed(&self) -> bool {
+        ["", "cpumanager", "packed"].contains(&self.text("allocator")) && !self.has_options()
+    }
+
+    /// The node's strategy is told something.
+    #[must_use]
+    pub fn has_options(&self) -> bool {
         let options = self.config.get("strategyOptions").and_then(Value::as_object);
-        ["", "cpumanager", "packed"].contains(&self.text("allocator")) && options.is_none_or(Map::is_empty)
+        options.is_some_and(|options| !options.is_empty())
     }
 
     /// Masks can be given without a hook.
@@ -293,8 +344,16 @@ impl Truth {
         self.instances += 1;
         self.pods.entry(new.pod.clone()).or_default().extend(new.claims.iter().cloned());
         let mut env = new.env.clone();
+        let replaces = self.injects_as_containerd && self.names_devices();
         for uid in &new.claims {
-            env.extend(variables(files, uid)?);
+            for variable in variables(files, uid)? {
+                let name = variable.split_inclusive('=').next().unwrap_or_default();
+                let same = new.env.iter().rposition(|own| replaces && own.starts_with(name));
+                match same {
+                    Some(at) => env[at] = variable,
+                    None => env.push(variable),
+                }
+            }
         }
         let given = new.claims.iter().cloned().collect();
         Some(Container { pod: new.pod.clone(), instance: self.instances, env, given, ..Container::default() })
@@ -430,10 +489,12 @@ impl Truth {
                 Hold::Held(held) if held.damage.is_some() => {
                     // What is left of the file tells the CPUs, or nothing at all.
                     let variable = format!("\"DRA_CPUSET_{uid}={}\"]", held.cpus);
-                    let readable = files.get(&file_name(uid)).is_some_and(|text| text.contains(&variable));
+                    let text = files.get(&file_name(uid));
                     (held.plain, held.mixed, held.blocked) = (true, false, CpuSet::new());
-                    if !readable {
-                        claim.hold = Hold::Unreadable;
+                    match text {
+                        Some(text) if text.contains(&variable) => {}
+                        Some(_) => claim.hold = Hold::Unreadable,
+                        None => claim.hold = Hold::Nothing,
                     }
                 }
                 _ => {}
@@ -443,6 +504,7 @@ impl Truth {
         self.ghosts.clear();
         self.devices_told = false;
         self.settled = true;
+        self.number_anew();
     }
 }
 

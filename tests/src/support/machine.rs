@@ -138,6 +138,23 @@ impl Machine {
         Ok(())
     }
 
+    /// What the kernel does to a tree that was written when exactly these CPUs are offline.
+    ///
+    /// # Errors
+    /// When a file cannot be written or removed.
+    pub fn switch_off(&self, offline: &Cpus, root: &Path) -> Result<()> {
+        for cpu in offline {
+            let directory = root.join(format!("devices/system/cpu/cpu{cpu}"));
+            for gone in ["topology", "cache"] {
+                match fs::remove_dir_all(directory.join(gone)) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        Self { offline: offline.clone(), ..self.clone() }.write_sysfs(root)
+    }
+
     fn files(&self) -> BTreeMap<String, String> {
         let mut files = BTreeMap::new();
         let mut put = |path: String, text: String| {

@@ -28,17 +28,37 @@ fn unshare() -> Command {
 /// # Errors
 /// The story's.
 pub fn in_own_mounts(test: &str, story: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
-    if std::env::var(INSIDE).is_ok_and(|inside| inside == test) {
+    if inside(test) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         return runtime.block_on(story());
     }
-    if !*POSSIBLE {
+    if !possible() {
         static SKIPPED: AtomicUsize = AtomicUsize::new(0);
         let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
         // past the capture of a test's output: nobody reads what a test that passes has written
         let _closed = writeln!(std::io::stderr(), "{test} skipped: needs root ({count} skipped so far)");
         return Ok(());
     }
+    again(test).map(|_output| ())
+}
+
+/// Whether this process has a mount namespace of its own for this test.
+#[must_use]
+pub fn inside(test: &str) -> bool {
+    std::env::var(INSIDE).is_ok_and(|inside| inside == test)
+}
+
+/// Whether this user can have one.
+#[must_use]
+pub fn possible() -> bool {
+    *POSSIBLE
+}
+
+/// Runs the test once more, in a process with a mount namespace of its own. What it has printed.
+///
+/// # Errors
+/// When it fails there.
+pub fn again(test: &str) -> Result<String> {
     let this = std::env::current_exe()?;
     let output = unshare()
         .arg(this)
@@ -48,8 +68,9 @@ pub fn in_own_mounts(test: &str, story: impl AsyncFnOnce() -> Result<()>) -> Res
         .context("cannot run this test again")?;
     let words = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     ensure!(output.status.success(), "{test} ended with {}:\n{}\n{}", output.status, words[0], words[1]);
-    ensure!(words[0].contains("1 passed"), "no test is called {test}:\n{}", words[0]);
-    Ok(())
+    let [printed, _] = words;
+    ensure!(printed.contains("1 passed"), "no test is called {test}:\n{printed}");
+    Ok(printed)
 }
 
 /// A mount; taken away when dropped.

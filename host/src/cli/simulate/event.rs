@@ -55,12 +55,16 @@ pub(super) enum Event {
     Config {
         set: Map<String, Value>,
     },
+    /// What a changed configuration says of strategies is taken over without a restart; the rest waits for one.
+    Reload {
+        set: Map<String, Value>,
+    },
     State {},
     Fail {
         what: What,
         on: bool,
     },
-    /// Something damages a claim's CDI spec.
+    /// Something damages or removes a claim's CDI spec.
     Spec {
         claim: String,
         how: Damage,
@@ -156,6 +160,7 @@ pub(super) enum Damage {
     Truncate,
     Garble,
     Newer,
+    Remove,
 }
 
 impl Request {

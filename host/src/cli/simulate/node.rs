@@ -9,7 +9,7 @@ use crate::cli::Failure;
 use crate::cli::strategy::catalogue_of;
 use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, StrategyConfig};
-use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared};
+use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared, Strategies};
 use crate::metadata::MetadataFiles;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
@@ -231,6 +231,7 @@ impl Node {
                 self.driver = self.restarted(&changes)?;
                 self.changes = changes;
             }
+            Event::Reload { set } => self.reload(set)?,
             Event::State {} => answer.capacity(&self.driver),
             Event::Fail { what: What::Api, on } => self.api.fail(on),
             Event::Fail { what: What::CdiWrite, on } => self.faults.write.store(on, Ordering::Relaxed),
@@ -337,6 +338,19 @@ impl Node {
         parts.start(config, &self.api, &self.faults, &mut self.strategies)
     }
 
+    fn reload(&mut self, set: Map<String, Value>) -> anyhow::Result<()> {
+        let mut changes = self.changes.clone();
+        changes.extend(set);
+        let config = self.flags.load_with(&changes)?;
+        let strategies: Arc<dyn Strategies> = self.strategies.of(&config)?;
+        self.driver.select(config.selection, &strategies).map_err(|faults| {
+            let faults: Vec<String> = faults.into_iter().map(|fault| fault.why).collect();
+            anyhow!("not reloaded: {}", faults.join("; "))
+        })?;
+        self.changes = changes;
+        Ok(())
+    }
+
     fn damage(&self, claim: &str, how: Damage) -> anyhow::Result<()> {
         let path = self.cdi_dir.join(crate::cdi::spec_file_name(&claim.into())?);
         let text = std::fs::read_to_string(&path).with_context(|| format!("claim {claim} has no spec"))?;
@@ -344,6 +358,7 @@ impl Node {
             Damage::Truncate => text.chars().take(text.chars().count() / 2).collect(),
             Damage::Garble => "\u{0}garbled\u{7f}".repeat(20),
             Damage::Newer => text.replacen(r#"{\"v\":1,"#, r#"{\"v\":1000,"#, 1),
+            Damage::Remove => return Ok(std::fs::remove_file(path)?),
         };
         Ok(std::fs::write(&path, damaged)?)
     }

@@ -1,13 +1,16 @@
 //! The answer to an event: whether it could be, and what follows.
 
 use super::Judge;
-use crate::event::{Event, NewClaim, NewContainer, Request, Synced, What};
+use crate::event::{Event, NewClaim, NewContainer, Prepare, Request, Synced, What};
 use crate::rules::{Rule, Verdict, Violation};
 use crate::seen::{Answer, Seen};
-use crate::truth::{Container, DRIVER, Held, Hold, Known, Truth, file_name};
+use crate::truth::{Container, DRIVER, Held, Hold, Known, Truth, file_name, union};
 use dracpu_cpuset::CpuSet;
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// Seconds within which a daemon looks at the files of claims.
+const LOOKED_AFTER: u64 = 300;
 
 impl Judge {
     /// An event that was refused.
@@ -20,7 +23,12 @@ impl Judge {
                     self.not_prepared(claim, &why, seen)?;
                 }
             }
-            Event::Unprepare { .. } => needless(self.truth.remove_fails)?,
+            Event::Unprepare { claim } => {
+                needless(self.truth.remove_fails)?;
+                if let Some(held) = self.truth.held_by(claim) {
+                    held.incomplete = true;
+                }
+            }
             Event::Create(new) => {
                 if let Some(made) = self.truth.made(new, &self.before.files) {
                     let named = self.truth.named(&made);
@@ -32,11 +40,15 @@ impl Judge {
             | Event::Start { container }
             | Event::Stop { container }
             | Event::Remove { container } => needless(!self.truth.containers.contains_key(container))?,
-            Event::Sync { .. } | Event::Fail { .. } | Event::State {} | Event::Runtime { .. } => {
-                needless(false)?
-            }
+            Event::Sync { .. }
+            | Event::Fail { .. }
+            | Event::State {}
+            | Event::Runtime { .. }
+            | Event::Kubelet {}
+            | Event::Clock { .. } => needless(false)?,
             Event::Crash {} | Event::Reboot {} => needless(self.truth.nothing_shared())?,
-            Event::Delete { .. } | Event::Release { .. } | Event::Spec { .. } | Event::Config { .. } => {}
+            Event::Delete { .. } | Event::Release { .. } | Event::Spec { .. } => {}
+            Event::Config { .. } | Event::Reload { .. } => {}
             Event::Offline { .. } | Event::Online { .. } => {}
         }
         // A claim that was booked and could be neither recorded nor taken back is noted above.
@@ -59,7 +71,7 @@ impl Judge {
     pub(super) fn answered(&mut self, event: &Event, seen: &Seen) -> Verdict {
         let answer = &seen.answer;
         match event {
-            Event::Prepare(prepare) => self.calls(prepare.all(), answer, seen)?,
+            Event::Prepare(prepare) => self.calls(prepare, answer, seen)?,
             Event::Unprepare { claim } => {
                 self.truth.free(claim);
                 self.truth.settled = self.truth.bears_pushes();
@@ -112,22 +124,26 @@ impl Judge {
             Event::Config { set } => {
                 self.truth.config.extend(set.clone());
                 self.truth.restarted(&self.before.files);
-                // What was asked of devices that are offered otherwise now.
-                for claim in self.truth.claims.values_mut() {
-                    if let Hold::Held(held) = &mut claim.hold {
-                        held.unscheduled = true;
-                    }
+                self.truth.offered_anew();
+            }
+            Event::Reload { set } => {
+                self.truth.config.extend(set.clone());
+                self.truth.offered_anew();
+            }
+            Event::Clock { forward, .. } => {
+                if self.truth.looks_after_files && *forward > LOOKED_AFTER && !self.truth.write_fails {
+                    let described = self.truth.all_held().filter(|held| !held.plain);
+                    described.for_each(|held| held.damage = None);
                 }
             }
-            Event::State {} => {}
+            Event::State {} | Event::Kubelet {} => {}
             Event::Fail { what, on } => match what {
                 What::CdiWrite => self.truth.write_fails = *on,
                 What::CdiRemove => self.truth.remove_fails = *on,
                 What::Api => self.truth.api_down = *on,
             },
             Event::Spec { claim, how } => {
-                if let Some(Hold::Held(held)) = self.truth.claims.get_mut(claim).map(|claim| &mut claim.hold)
-                {
+                if let Some(held) = self.truth.held_by(claim) {
                     held.damage = Some(*how);
                 }
             }
@@ -143,17 +159,19 @@ impl Judge {
 
     // ---- claims
 
-    fn calls<'a>(
-        &mut self,
-        claims: impl Iterator<Item = &'a NewClaim>,
-        answer: &Answer,
-        seen: &Seen,
-    ) -> Verdict {
-        for claim in claims {
+    fn calls(&mut self, prepare: &Prepare, answer: &Answer, seen: &Seen) -> Verdict {
+        let mut answers = Vec::new();
+        for claim in prepare.all() {
             let answer = answer.results.as_ref().map_or(Some(answer), |results| results.get(&claim.claim));
-            let Some(answer) = answer else {
-                return Err(Rule::Needless.broken(format!("claim {} has no answer", claim.claim)));
-            };
+            let answer = answer
+                .ok_or_else(|| Rule::Needless.broken(format!("claim {} has no answer", claim.claim)))?;
+            answers.push((claim, answer));
+        }
+        if prepare.parallel {
+            // In which order they came nobody knows: what was refused may have come last.
+            answers.sort_by_key(|(_, answer)| !answer.ok());
+        }
+        for (claim, answer) in answers {
             match &answer.refused {
                 Some(why) => self.not_prepared(claim, why, seen)?,
                 None => self.prepared(claim, answer, seen)?,
@@ -186,7 +204,10 @@ impl Judge {
                         held.cpus, held.blocked, answer.blocked
                     )
                 })?;
-                (held.plain, held.damage) = (false, None);
+                if held.plain {
+                    held.counts = self.truth.counts(&wish);
+                }
+                (held.plain, held.damage, held.incomplete) = (false, None, false);
                 held.blocked.clone_from(&answer.blocked);
                 self.truth.claims.get_mut(uid).unwrap().hold = Hold::Held(held);
             }
@@ -208,8 +229,10 @@ impl Judge {
 
     fn hold(&mut self, uid: &str, wish: &NewClaim, cpus: CpuSet, blocked: CpuSet, seen: &Seen) {
         let mixed = wish.options(&self.truth).iter().any(|options| options["mixed"] == true);
+        let mixed = mixed && !self.truth.is_individual();
         let unscheduled = !self.is_on_offer(wish, seen);
-        let held = Held { cpus, blocked, mixed, unscheduled, ..Held::default() };
+        let counts = self.truth.counts(wish);
+        let held = Held { cpus, blocked, counts, mixed, unscheduled, ..Held::default() };
         self.truth.claims.get_mut(uid).unwrap().hold = Hold::Held(held);
     }
 
@@ -218,7 +241,8 @@ impl Judge {
         let capacity = if self.capacity.is_empty() { &seen.capacity } else { &self.capacity };
         wish.ours().all(|request| {
             let consumed = |claim: &NewClaim| -> u64 {
-                claim.ours().filter(|r| r.device == request.device).filter_map(Request::count).sum()
+                let same = claim.ours().filter(|other| other.device == request.device);
+                same.filter_map(|request| self.truth.count(request)).sum()
             };
             let others = self.truth.claims.values().filter(|claim| matches!(claim.hold, Hold::Held(_)));
             let others: u64 = others
@@ -234,11 +258,11 @@ impl Judge {
         if let Err(why) = self.truth.can_be_served(wish) {
             return Err(Rule::WrongClaim.broken(format!("claim {uid} is given {cpus}, though {why}")));
         }
-        let count: u64 = wish.ours().filter_map(Request::count).sum();
+        let count: u64 = wish.ours().filter_map(|request| self.truth.count(request)).sum();
         let asked = u64::try_from(cpus.len()).ok() == Some(count);
         Rule::AsAsked.unless(asked, || format!("claim {uid} asks for {count} CPUs and is given {cpus}"))?;
         let devices = self.truth.devices();
-        let of = crate::truth::union(wish.ours().filter_map(|request| devices.get(&request.device)));
+        let of = union(wish.ours().filter_map(|request| devices.get(&request.device)));
         Rule::AsAsked.unless(cpus.is_subset(&of), || {
             format!("claim {uid} is given {cpus}, but its devices have {of}")
         })?;
@@ -246,7 +270,7 @@ impl Judge {
         Rule::AsAsked.unless(blocked_ok, || format!("claim {uid} has {cpus} and blocks {blocked}"))?;
         let named = wish.ours().filter_map(|request| request.cpuset.as_ref()?.parse::<CpuSet>().ok());
         let named: Vec<CpuSet> = named.collect();
-        let named_ok = named.len() < wish.ours().count() || crate::truth::union(&named) == *cpus;
+        let named_ok = named.len() < wish.ours().count() || union(&named) == *cpus;
         Rule::AsAsked.unless(named_ok, || format!("claim {uid} names {named:?} and is given {cpus}"))?;
         let shared = self.truth.shared();
         let takes = cpus.union(blocked);
@@ -267,7 +291,8 @@ impl Judge {
         let (write_fails, remove_fails) = (self.truth.write_fails, self.truth.remove_fails);
         match &claim.hold {
             Hold::Held(held) => {
-                let may = held.plain || (write_fails && held.damage.is_some());
+                let whole = held.damage.is_none() && !held.incomplete;
+                let may = held.plain || (write_fails && !whole);
                 Rule::Forgotten
                     .unless(may, || format!("claim {uid} has {}, and is refused: {why}", held.cpus))?;
             }
@@ -344,6 +369,12 @@ impl Judge {
 
     fn switched(&mut self, cpus: &str, how: impl Fn(&CpuSet, &CpuSet) -> CpuSet) {
         self.truth.offline = how(&self.truth.offline, &cpus.parse().unwrap_or_default());
+        self.truth.number_new();
+        // A core of which a thread is offline may not be offered at all, whoever has the rest of it; and a floor that is
+        // taken off what is offered stays as it is.
+        if self.truth.has_options() || self.truth.config.contains_key("minSharedCPUs") {
+            self.truth.offered_anew();
+        }
         self.truth.settled = self.truth.bears_pushes();
     }
 }
@@ -358,11 +389,6 @@ pub(super) fn recorded(seen: &Seen, uid: &str) -> Option<CpuSet> {
 }
 
 impl NewClaim {
-    /// How many CPUs each result has.
-    pub(super) fn counts(&self) -> Vec<(String, u64)> {
-        self.ours().map(|request| (request.name.clone(), request.count().unwrap_or(0))).collect()
-    }
-
     /// Results that count.
     pub fn ours(&self) -> impl Iterator<Item = &Request> {
         let all = self.requests.iter().flatten();
@@ -391,14 +417,24 @@ impl Request {
 }
 
 impl Truth {
+    /// How many CPUs a result has; of a device that is a CPU it is one, whatever else the result says.
+    pub(super) fn count(&self, request: &Request) -> Option<u64> {
+        if self.is_individual() { Some(1) } else { request.count() }
+    }
+
+    /// How many CPUs each result of a claim has.
+    pub(super) fn counts(&self, wish: &NewClaim) -> Vec<(String, u64)> {
+        wish.ours().map(|request| (request.name.clone(), self.count(request).unwrap_or(0))).collect()
+    }
+
     /// Whether anybody can serve the claim, whatever is free.
     fn can_be_served(&self, wish: &NewClaim) -> Result<(), String> {
-        let devices = self.machine.devices(self.text("groupBy"));
+        let devices = self.devices();
         for request in wish.ours() {
             if !devices.contains_key(&request.device) {
                 return Err(format!("there is no device {}", request.device));
             }
-            if request.count().is_none() {
+            if self.count(request).is_none() {
                 return Err(format!("{:?} is no number of CPUs", request.cpus));
             }
             if request.pool.is_some() {
@@ -406,6 +442,9 @@ impl Truth {
             }
         }
         let named = wish.ours().any(|request| request.cpuset.is_some());
+        if self.is_individual() && wish.ours().next().is_some() && (named || wish.config.is_some()) {
+            return Err("its device is a CPU, which leaves nothing to be said".to_owned());
+        }
         if named && self.text("allocator") != "external" {
             return Err("it names CPUs, which only `external` may follow".to_owned());
         }
@@ -421,20 +460,25 @@ impl Truth {
     }
 
     /// Whether there is no reason to refuse a claim that nothing is held for. Judged where the choice is plain: one
-    /// request of the packed strategy without options.
+    /// request of the packed strategy without options, or CPUs that the scheduler has chosen.
     fn must_serve(&self, wish: &NewClaim) -> bool {
         let ours: Vec<&Request> = wish.ours().collect();
-        let plain =
-            self.is_plain_packed() && wish.config.is_none() && ours.iter().all(|r| r.cpuset.is_none());
-        let [request] = ours.as_slice() else { return false };
-        if !plain || self.can_be_served(wish).is_err() || self.said(&wish.claim).is_some() {
+        let plain = wish.config.is_none() && ours.iter().all(|request| request.cpuset.is_none());
+        let judged = match ours.as_slice() {
+            [] => false,
+            [_] => self.is_individual() || self.is_plain_packed(),
+            _ => self.is_individual(),
+        };
+        if !plain || !judged || self.can_be_served(wish).is_err() || self.said(&wish.claim).is_some() {
             return false;
         }
-        let free = self.devices()[&request.device]
+        let devices = self.devices();
+        let free = union(ours.iter().map(|request| &devices[&request.device]))
             .difference(&self.machine.isolated)
             .difference(&self.booked())
             .difference(&self.unproven());
-        let count = usize::try_from(request.count().unwrap_or(0)).unwrap();
+        let count: u64 = ours.iter().filter_map(|request| self.count(request)).sum();
+        let count = usize::try_from(count).unwrap();
         let shared = self.shared().difference(&self.unproven()).len();
         count <= free.len() && count + self.floor() <= shared
     }
@@ -482,6 +526,26 @@ impl Truth {
             return Err(Rule::Mask.broken(format!("container {name} is made, and has no CPU left")));
         }
         Ok(claims)
+    }
+
+    /// What claims hold was asked of devices that are offered otherwise by now.
+    fn offered_anew(&mut self) {
+        self.all_held().for_each(|held| held.unscheduled = true);
+    }
+
+    /// What a claim was answered.
+    fn held_by(&mut self, uid: &str) -> Option<&mut Held> {
+        match &mut self.claims.get_mut(uid)?.hold {
+            Hold::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    fn all_held(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.claims.values_mut().filter_map(|claim| match &mut claim.hold {
+            Hold::Held(held) => Some(held),
+            _ => None,
+        })
     }
 
     fn known(&mut self, name: &str) -> Option<&mut Known> {

@@ -1,6 +1,7 @@
 //! What must hold whatever has just happened.
 
 use super::Judge;
+use crate::event::Damage;
 use crate::rules::{Rule, Verdict};
 use crate::seen::{Books, Seen};
 use crate::truth::{Held, Hold, Truth, file_name, union};
@@ -22,6 +23,17 @@ impl Judge {
 }
 
 impl Truth {
+    /// Files that are whole again, though nobody has asked for their claims.
+    pub(super) fn notice_mended(&mut self, files: &BTreeMap<String, String>) {
+        for (uid, claim) in &mut self.claims {
+            let Hold::Held(held) = &mut claim.hold else { continue };
+            let text = files.get(&file_name(uid)).filter(|_| held.damage.is_some() && !held.plain);
+            if text.is_some_and(|text| record_is(uid, held, text).is_ok()) {
+                held.damage = None;
+            }
+        }
+    }
+
     fn one_owner(&self) -> Verdict {
         let mut owned = CpuSet::new();
         for (uid, cpus) in self.booked_by() {
@@ -39,12 +51,15 @@ impl Truth {
         for (uid, claim) in &self.claims {
             let name = file_name(uid);
             match &claim.hold {
+                Hold::Held(held) if held.damage == Some(Damage::Remove) => {
+                    left.remove(&name);
+                }
                 Hold::Held(held) => {
                     let text = files.get(&name);
                     let text =
                         text.ok_or_else(|| Rule::Recorded.broken(format!("claim {uid} has no spec")))?;
                     if held.damage.is_none() {
-                        record_is(uid, held, claim.last.counts(), text)?;
+                        record_is(uid, held, text)?;
                     }
                     left.remove(&name);
                 }
@@ -174,7 +189,7 @@ impl Truth {
 }
 
 /// The spec of a claim says what was answered.
-fn record_is(uid: &str, held: &Held, counts: Vec<(String, u64)>, text: &str) -> Verdict {
+fn record_is(uid: &str, held: &Held, text: &str) -> Verdict {
     let wrong =
         |what: &str| Rule::Recorded.broken(format!("claim {uid} has {}: {what} in {text}", held.cpus));
     let spec: Value = serde_json::from_str(text).map_err(|_| wrong("no JSON"))?;
@@ -205,8 +220,11 @@ fn record_is(uid: &str, held: &Held, counts: Vec<(String, u64)>, text: &str) -> 
             (result["request"].as_str().unwrap_or_default().to_owned(), count)
         })
         .collect();
-    if found != counts {
+    if found != held.counts {
         return Err(wrong("other counts"));
+    }
+    if record["v"] != 1 {
+        return Err(wrong("another version"));
     }
     if record["joinSharedPool"] != held.mixed {
         return Err(wrong("another share in the pool"));

@@ -127,7 +127,10 @@ fn json_answer(code: StatusCode, value: &Value) -> Response<Body> {
 
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let mut presence = shared.presence.subscribe();
-    drop(presence.wait_for(|presence| *presence != Presence::Hanging).await);
+    let now = presence.wait_for(|presence| *presence != Presence::Hanging).await.map(|presence| *presence);
+    if let Ok(Presence::Slow(pause)) = now {
+        tokio::time::sleep(pause).await;
+    }
     let Some(call) = Call::parse(&request) else {
         let message = "the server could not find the requested resource";
         let refusal = refusal(404, "NotFound", message, None);

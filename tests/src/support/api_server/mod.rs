@@ -82,6 +82,8 @@ pub enum Presence {
     Refusing,
     /// Connections are taken, and nothing is ever answered.
     Hanging,
+    /// Every answer takes so long.
+    Slow(Duration),
 }
 
 /// Requests that are answered otherwise on demand.

@@ -160,13 +160,21 @@ impl Node {
 
     // ---- the daemon
 
+    /// Writes the configuration file as `config` has it by now.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_config(&self) -> Result<()> {
+        Ok(std::fs::write(self.path("config.yaml"), self.config.config.to_string())?) // JSON is YAML
+    }
+
     /// The arguments that lead the daemon to this node.
     ///
     /// # Errors
     /// When the configuration file cannot be written.
     pub fn daemon_args(&self) -> Result<DaemonArgs> {
+        self.write_config()?;
         let file = self.path("config.yaml");
-        std::fs::write(&file, self.config.config.to_string())?; // JSON is YAML
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
         let cache = if self.config.own_cache { self.path("cache") } else { compiled_strategies()? };
         let mut args = vec![

@@ -39,7 +39,7 @@ impl Runtime {
     pub async fn create_container(&self, pod_id: &str, spec: &ContainerSpec) -> Result<String> {
         let shared = &self.shared;
         let _alone = shared.alone().await?;
-        let version = shared.config.version;
+        let version = shared.version();
         let registry = Registry::scan(&shared.config.cdi_dirs, version.newest_cdi());
         for (path, error) in &registry.errors {
             shared.odd(format!("CDI spec {}: {error}", path.display()));

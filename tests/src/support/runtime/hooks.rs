@@ -181,7 +181,7 @@ impl Shared {
         let state = self.state();
         let container = state.containers.get(id).with_context(|| format!("no container {id}"))?;
         let pod = state.pods.get(&container.pod_id).context("a container has a pod")?;
-        Ok((pod.shown(&container.pod_id), container.shown(self.config.version)))
+        Ok((pod.shown(&container.pod_id), container.shown(self.version())))
     }
 
     /// CreateContainer over all plugins, then their validation.

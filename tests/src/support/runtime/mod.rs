@@ -159,6 +159,8 @@ struct State {
 
 struct Shared {
     config: RuntimeConfig,
+    /// That of the configuration, until another one was installed.
+    version: Mutex<RuntimeVersion>,
     state: Mutex<State>,
     /// One hook at a time over the whole runtime; Synchronize and UpdateContainers too.
     hooks: tokio::sync::Mutex<()>,
@@ -168,6 +170,10 @@ struct Shared {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
+    }
+
+    fn version(&self) -> RuntimeVersion {
+        *self.version.lock().unwrap()
     }
 
     /// Waits until no hook runs, and keeps others out.
@@ -203,6 +209,7 @@ impl Runtime {
     /// When the socket cannot be made.
     pub fn start(config: RuntimeConfig) -> Result<Self> {
         let shared = Arc::new(Shared {
+            version: Mutex::new(config.version),
             config,
             state: Mutex::new(State { sync_parts: 1, ..State::default() }),
             hooks: tokio::sync::Mutex::new(()),
@@ -250,6 +257,18 @@ impl Runtime {
             plugin.close("the runtime stops").await;
         }
         self.shared.changed();
+    }
+
+    /// Another version is installed; from the next [`Self::begin`] on it runs.
+    pub fn install(&self, version: RuntimeVersion) {
+        *self.shared.version.lock().unwrap() = version;
+    }
+
+    /// The machine has rebooted after [`Self::stop`]: pods and containers are gone, and nobody was told.
+    pub fn forget_all(&self) {
+        let mut state = self.shared.state();
+        state.pods.clear();
+        state.containers.clear();
     }
 
     /// A restart.

@@ -130,7 +130,7 @@ async fn introduce(
         name,
         events,
         client: Arc::clone(client),
-        by_state_change: AtomicBool::new(shared.config.version.nri_minor() < 12),
+        by_state_change: AtomicBool::new(shared.version().nri_minor() < 12),
     });
     // hooks wait, so that no container falls between the list and the first event
     let dead_locked = |error: anyhow::Error| Refused::Closed(error.to_string());
@@ -166,7 +166,7 @@ fn check_name(shared: &Shared, request: &nri::RegisterPluginRequest) -> Result<(
         return Err(format!("invalid plugin index \"{index}\", must be 2 digits"));
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
-    if shared.config.version.nri_minor() >= 12 {
+    if shared.version().nri_minor() >= 12 {
         if name.is_empty() {
             return Err("invalid plugin name \"\": empty".to_owned());
         }
@@ -178,21 +178,21 @@ fn check_name(shared: &Shared, request: &nri::RegisterPluginRequest) -> Result<(
 }
 
 async fn configure(shared: &Shared, client: &Client, name: &str) -> Result<i32, String> {
-    let config = &shared.config;
+    let (config, version) = (&shared.config, shared.version());
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap();
     let request = nri::ConfigureRequest {
         config: String::new(),
         runtime_name: "containerd".to_owned(),
-        runtime_version: config.version.runtime_version().to_owned(),
+        runtime_version: version.runtime_version().to_owned(),
         registration_timeout: millis(config.registration_timeout),
         request_timeout: millis(config.request_timeout),
-        nri_version: config.version.nri_version().to_owned(),
+        nri_version: version.nri_version().to_owned(),
     };
     let answer: nri::ConfigureResponse = client
         .call("Configure", &request, config.request_timeout)
         .await
         .map_err(|error| format!("{name}: failed to configure plugin: {error}"))?;
-    let valid = config.version.valid_events();
+    let valid = version.valid_events();
     match answer.events {
         0 => Ok(valid), // everything, validation too where there is such a thing
         events if events & !valid == 0 => Ok(events),
@@ -206,7 +206,7 @@ async fn synchronize(shared: &Shared, plugin: &Plugin) -> Result<(), String> {
         let state = shared.state();
         let pods: Vec<_> = state.pods.iter().map(|(id, pod)| pod.shown(id)).collect();
         let live = state.containers.values().filter(|c| c.state != super::ContainerState::Exited);
-        let containers: Vec<_> = live.map(|c| c.shown(shared.config.version)).collect();
+        let containers: Vec<_> = live.map(|c| c.shown(shared.version())).collect();
         (pods, containers, state.sync_parts.max(1))
     };
     let part = |all: usize, n: usize| (all * n / parts, all * (n + 1) / parts);
@@ -264,7 +264,7 @@ async fn serve_updates(shared: Arc<Shared>, trunk: Arc<Trunk>, mut calls: mpsc::
             ("UpdateContainers", Ok(request)) => {
                 // from within a hook this waits for the hook, which waits for the plugin
                 let Ok(_alone) = shared.alone().await else { return };
-                if shared.config.version.nri_minor() < 12 {
+                if shared.version().nri_minor() < 12 {
                     // holds the plugins' lock and wants the runtime's; a hook takes them the other way round, and
                     // the next one is taken for the one that did
                     shared.state().dead_locked = true;

@@ -1,18 +1,17 @@
-//! Random stories on the embedded node: the real daemon between a kubelet, a runtime and an API server, each step held
-//! against the model. `STORIES_ON_SOCKETS` is how many are told, `SEED` the first one's.
+//! The stage: the embedded node.
 
-use anyhow::{Context as _, Result, bail};
+use crate::surroundings::Surroundings;
+use anyhow::{Context as _, Result};
 use dracpu_cpuset::CpuSet;
-use dracpu_model::event::{Event, NewClaim, NewContainer, Synced, What};
-use dracpu_model::machine::Machine as Model;
-use dracpu_model::run::{Stage, new_node, play_seed};
+use dracpu_model::event::{Event, NewClaim, NewContainer, Synced};
+use dracpu_model::run::Stage;
 use dracpu_model::seen::{Answer, Seen};
 use dracpu_model::truth::Truth;
-use dracpu_tests::support::api_server::{Presence, Resource};
+use dracpu_tests::support::api_server::Resource;
 use dracpu_tests::support::kubelet::ClaimRef;
-use dracpu_tests::support::machine::{Machine, Shape};
-use dracpu_tests::support::node::{NODE, Node, NodeConfig};
-use dracpu_tests::support::runtime::{ContainerSpec, ContainerState, CpuChange, PodSpec, RuntimeVersion};
+use dracpu_tests::support::machine::Machine;
+use dracpu_tests::support::node::NODE;
+use dracpu_tests::support::runtime::{ContainerSpec, ContainerState, CpuChange, PodSpec};
 use dracpu_tests::support::scheduler::{self, CAPACITY, DRIVER};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -23,13 +22,12 @@ use tokio::runtime::Runtime;
 /// For what the driver does on its own: masks that it pushes, claims that it asks about.
 const A_MOMENT: Duration = Duration::from_secs(20);
 
-struct Sockets {
+pub(crate) struct Sockets {
     tokio: Runtime,
-    node: Node,
+    surroundings: Surroundings,
     sandboxes: BTreeMap<String, String>,
     containers: BTreeMap<String, String>,
     cdi_devices: BTreeMap<String, Vec<String>>,
-    driver_runs: bool,
     asked: Instant,
 }
 
@@ -42,21 +40,15 @@ fn refused(why: &anyhow::Error) -> Answer {
 }
 
 impl Sockets {
-    fn start(machine: Machine, runtime: RuntimeVersion, truth: &Truth) -> Result<Self> {
+    pub(crate) fn start(machine: &Machine, own_mounts: bool, truth: &Truth) -> Result<Self> {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let config = NodeConfig { runtime, ..NodeConfig::new(machine) };
-        let node = tokio.block_on(async {
-            let node = Node::start(config.with_config(Value::from(truth.config.clone()))).await?;
-            node.devices().await?;
-            anyhow::Ok(node)
-        })?;
+        let surroundings = tokio.block_on(Surroundings::start(machine, own_mounts, truth))?;
         Ok(Self {
             tokio,
-            node,
+            surroundings,
             sandboxes: BTreeMap::new(),
             containers: BTreeMap::new(),
             cdi_devices: BTreeMap::new(),
-            driver_runs: true,
             asked: Instant::now(),
         })
     }
@@ -65,7 +57,7 @@ impl Sockets {
     fn put(&self, claim: &NewClaim) -> ClaimRef {
         let id = claim_ref(&claim.claim);
         if claim.requests.is_none()
-            && self.node.api.get(Resource::ResourceClaims, "default", &id.name).is_some()
+            && self.surroundings.node.api.get(Resource::ResourceClaims, "default", &id.name).is_some()
         {
             return id;
         }
@@ -87,11 +79,11 @@ impl Sockets {
             let requests: Vec<&str> = entry.requests.iter().map(String::as_str).collect();
             config.push(scheduler::cpu_config(&entry.source, &requests, &entry.cpu_config));
         }
-        scheduler::write_claim(&self.node.api, &id.name, Some(&id.uid), &results, &config)
+        scheduler::write_claim(&self.surroundings.node.api, &id.name, Some(&id.uid), &results, &config)
     }
 
     fn prepare(&mut self, calls: Vec<Vec<ClaimRef>>) -> Result<BTreeMap<String, Answer>> {
-        let node = &self.node;
+        let node = &self.surroundings.node;
         let calls = calls.iter().map(|call| node.kubelet.prepare(DRIVER, call));
         let mut answers = BTreeMap::new();
         for call in self.tokio.block_on(join_all(calls)) {
@@ -115,7 +107,7 @@ impl Sockets {
         match id {
             Err(why) => Ok(refused(&why)),
             Ok(id) => {
-                let cpus = self.node.runtime.container(&id).cpus.parse()?;
+                let cpus = self.surroundings.node.runtime.container(&id).cpus.parse()?;
                 self.containers.insert(new.container.clone(), id);
                 Ok(Answer { cpus: Some(cpus), ..Answer::default() })
             }
@@ -123,7 +115,7 @@ impl Sockets {
     }
 
     fn create_on_node(&mut self, new: &NewContainer) -> Result<String> {
-        let node = &self.node;
+        let node = &self.surroundings.node;
         let sandbox = match self.sandboxes.get(&new.pod) {
             Some(sandbox) => sandbox.clone(),
             None => {
@@ -155,14 +147,14 @@ impl Sockets {
 
     /// A container whose claim was unprepared since it was created does not start: what it mounts is gone.
     fn start_container(&self, id: &str) -> Result<()> {
-        match self.tokio.block_on(self.node.runtime.start_container(id)) {
+        match self.tokio.block_on(self.surroundings.node.runtime.start_container(id)) {
             Err(why) if why.to_string().starts_with("error mounting") => Ok(()),
             started => started,
         }
     }
 
     fn files(&self) -> Result<BTreeMap<String, String>> {
-        let entries = std::fs::read_dir(self.node.cdi_dir())?;
+        let entries = std::fs::read_dir(self.surroundings.node.cdi_dir())?;
         entries
             .map(|entry| {
                 let path = entry?.path();
@@ -175,7 +167,7 @@ impl Sockets {
 
     fn looks(&self, answer: Answer) -> Result<Seen> {
         let masks = self.containers.iter().map(|(name, id)| {
-            let cpus: CpuSet = self.node.runtime.container(id).cpus.parse()?;
+            let cpus: CpuSet = self.surroundings.node.runtime.container(id).cpus.parse()?;
             Ok((name.clone(), cpus))
         });
         Ok(Seen {
@@ -208,63 +200,61 @@ impl Sockets {
             }
             Event::Unprepare { claim } => {
                 let claims = [claim_ref(claim)];
-                let mut answers = self.tokio.block_on(self.node.kubelet.unprepare(DRIVER, &claims))?;
+                let mut answers =
+                    self.tokio.block_on(self.surroundings.node.kubelet.unprepare(DRIVER, &claims))?;
                 if let Err(why) = answers.remove(claim).context("an answer")? {
                     return Ok(Answer { refused: Some(why.to_string()), ..done });
                 }
             }
             Event::Delete { claim } => {
-                self.node.api.delete(Resource::ResourceClaims, "default", &claim_ref(claim).name);
+                self.surroundings.node.api.delete(
+                    Resource::ResourceClaims,
+                    "default",
+                    &claim_ref(claim).name,
+                );
             }
             Event::Create(new) => return self.create(new),
             Event::Update { container, cpuset } => {
                 let id = id(container, self)?;
                 let asked = CpuChange { cpus: cpuset.clone().unwrap_or_default(), ..CpuChange::default() };
-                if let Err(why) = self.tokio.block_on(self.node.runtime.update_container(&id, asked)) {
+                if let Err(why) =
+                    self.tokio.block_on(self.surroundings.node.runtime.update_container(&id, asked))
+                {
                     return Ok(refused(&why));
                 }
-                return Ok(Answer { cpus: Some(self.node.runtime.container(&id).cpus.parse()?), ..done });
+                return Ok(Answer {
+                    cpus: Some(self.surroundings.node.runtime.container(&id).cpus.parse()?),
+                    ..done
+                });
             }
             Event::Start { container } => {
                 let id = id(container, self)?;
-                if self.node.runtime.container(&id).state == ContainerState::Created {
+                if self.surroundings.node.runtime.container(&id).state == ContainerState::Created {
                     self.start_container(&id)?;
                 }
             }
             Event::Stop { container } => {
                 let id = id(container, self)?;
-                if self.node.runtime.container(&id).state == ContainerState::Created {
+                if self.surroundings.node.runtime.container(&id).state == ContainerState::Created {
                     self.start_container(&id)?;
                 }
-                self.tokio.block_on(self.node.runtime.stop_container(&id))?;
+                self.tokio.block_on(self.surroundings.node.runtime.stop_container(&id))?;
             }
             Event::Remove { container } => {
                 let id = id(container, self)?;
-                self.tokio.block_on(self.node.runtime.remove_container(&id))?;
+                self.tokio.block_on(self.surroundings.node.runtime.remove_container(&id))?;
                 self.containers.remove(container);
             }
-            Event::Crash {} => {
-                self.tokio.block_on(self.node.kill_daemon())?;
-                self.driver_runs = false;
+            Event::Reboot {} => {
+                self.tokio.block_on(self.surroundings.reboot())?;
+                self.sandboxes.clear();
+                self.containers.clear();
+                self.cdi_devices.clear();
             }
-            Event::Sync { .. } if self.driver_runs => {
-                self.tokio.block_on(async {
-                    self.node.runtime.restart().await?;
-                    self.node.wait_connected().await
-                })?;
+            other => {
+                let refused = self.tokio.block_on(self.surroundings.play(other))?;
+                return Ok(Answer { refused, ..done });
             }
-            Event::Sync { .. } => {
-                self.tokio.block_on(async {
-                    self.node.launch_daemon().await?;
-                    self.node.wait_connected().await
-                })?;
-                self.driver_runs = true;
-            }
-            Event::Fail { what: What::Api, on } => {
-                let presence = if *on { Presence::Refusing } else { Presence::Here };
-                self.tokio.block_on(self.node.api.set_presence(presence))?;
-            }
-            other => bail!("{other:?} cannot be played here"),
         }
         Ok(done)
     }
@@ -300,7 +290,7 @@ impl Stage for Sockets {
         if self.asked.elapsed() > A_MOMENT {
             return Ok(None);
         }
-        let changes = self.node.runtime.changes();
+        let changes = self.surroundings.node.runtime.changes();
         let mut changes = changes;
         self.tokio.block_on(async {
             // Whatever comes first: files and the daemon's own state announce no change.
@@ -336,40 +326,30 @@ impl Stage for Sockets {
             Event::Remove { container } if runs(&container) => {
                 vec![Event::Stop { container: container.clone() }, Event::Remove { container }]
             }
-            Event::Crash {} => vec![event, all()],
             Event::Sync { .. } => vec![all()],
-            Event::Prepare(_)
-            | Event::Unprepare { .. }
-            | Event::Delete { .. }
-            | Event::Create(_)
-            | Event::Remove { .. } => {
-                vec![event]
+            event if starts_driver(&event) => {
+                let mut after = truth.clone();
+                if let Event::Config { set } = &event {
+                    after.config.extend(set.clone());
+                }
+                // A driver that would not start is another story.
+                if after.nothing_shared() {
+                    return vec![];
+                }
+                if event != (Event::Reboot {}) {
+                    return vec![event, all()];
+                }
+                let mut events = self.surroundings.well_again();
+                events.extend([event, Event::Sync { containers: vec![] }]);
+                events
             }
-            Event::Fail { what: What::Api, .. } => vec![event],
-            _ => vec![],
+            Event::Release { .. } | Event::State {} => vec![],
+            event => self.surroundings.events(event),
         }
     }
 }
 
-#[test]
-fn no_story_breaks_a_rule_between_kubelet_and_runtime() {
-    let number = |variable: &str, default: u64| {
-        std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
-    };
-    let (first, count) = (number("SEED", 1), number("STORIES_ON_SOCKETS", 3));
-    let shape = Shape { sockets: 2, numa_per_socket: 1, l3_per_numa: 1, cores_per_l3: 4, threads: 2 };
-    for seed in first..first + count {
-        let directory = tempfile::tempdir().unwrap();
-        let machine = Machine::of(shape);
-        machine.write_sysfs(directory.path()).unwrap();
-        let model = Model::named(directory.path().to_str().unwrap());
-        let runtime = if seed % 2 == 1 { RuntimeVersion::Containerd24 } else { RuntimeVersion::Containerd21 };
-        let mut truth = new_node(&model);
-        truth.nri = if seed % 2 == 1 { (0, 12, 3) } else { (0, 8, 0) };
-        let start = || Ok(Box::new(Sockets::start(machine.clone(), runtime, &truth)?) as Box<dyn Stage>);
-        match play_seed(seed, 100, &truth, start) {
-            Ok(told) => println!("seed {seed}: {} events, {} of them done", told.script.len(), told.done),
-            Err(failure) => panic!("{failure}"),
-        }
-    }
+/// Whether the driver ends with it, and another one must be started.
+fn starts_driver(event: &Event) -> bool {
+    matches!(event, Event::Crash {} | Event::Config { .. } | Event::Reboot {})
 }
