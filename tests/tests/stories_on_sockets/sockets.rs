@@ -213,6 +213,12 @@ impl Sockets {
                     &claim_ref(claim).name,
                 );
             }
+            Event::Release { claim } => {
+                let verb = ["claims", "release", claim];
+                let answer = self.tokio.block_on(self.surroundings.node.dracpu(&verb))?;
+                let refused = (answer.code != 0).then_some(answer.stderr);
+                return Ok(Answer { refused, ..done });
+            }
             Event::Create(new) => return self.create(new),
             Event::Update { container, cpuset } => {
                 let id = id(container, self)?;
@@ -343,7 +349,7 @@ impl Stage for Sockets {
                 events.extend([event, Event::Sync { containers: vec![] }]);
                 events
             }
-            Event::Release { .. } | Event::State {} => vec![],
+            Event::State {} => vec![],
             event => self.surroundings.events(event),
         }
     }

@@ -23,10 +23,12 @@ impl Judge {
                     self.not_prepared(claim, &why, seen)?;
                 }
             }
-            Event::Unprepare { claim } => {
-                needless(self.truth.remove_fails)?;
+            Event::Unprepare { claim } | Event::Release { claim } => {
+                let must = matches!(event, Event::Unprepare { .. });
+                needless(!must || self.truth.remove_fails)?;
+                let tried = self.truth.remove_fails;
                 if let Some(held) = self.truth.held_by(claim) {
-                    held.incomplete = true;
+                    held.incomplete |= tried;
                 }
             }
             Event::Create(new) => {
@@ -47,7 +49,7 @@ impl Judge {
             | Event::Kubelet {}
             | Event::Clock { .. } => needless(false)?,
             Event::Crash {} | Event::Reboot {} => needless(self.truth.nothing_shared())?,
-            Event::Delete { .. } | Event::Release { .. } | Event::Spec { .. } => {}
+            Event::Delete { .. } | Event::Spec { .. } => {}
             Event::Config { .. } | Event::Reload { .. } => {}
             Event::Offline { .. } | Event::Online { .. } => {}
         }
