@@ -58,7 +58,7 @@ pub enum PrepareError {
     /// The strategy gave no CPUs.
     #[error("{}{undecided}{}", asks(.asked), held_by(.held))]
     Undecided {
-        /// What the claim asks for, where there may be too little of it.
+        /// What the claim asks for.
         asked: Vec<Asked>,
         /// The strategy's words.
         undecided: Undecided,

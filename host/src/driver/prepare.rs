@@ -276,11 +276,8 @@ impl Driver {
         let state = self.state();
         may_wait("a strategy");
         let decision = strategy.decide(&requests, &state).map_err(|undecided| {
-            let (asked, held) = match undecided.for_lack_of_cpus {
-                true => (self.asked(view, wanted), self.in_the_way(view, wanted)),
-                false => (Vec::new(), Vec::new()),
-            };
-            PrepareError::Undecided { asked, undecided, held }
+            let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
+            PrepareError::Undecided { asked: self.asked(view, wanted), undecided, held }
         })?;
         tracing::debug!("{}{}", decision.why, unknown.concat());
         let info = strategy.info();
