@@ -244,9 +244,9 @@ def a_claim_for_every_cpu_is_refused_with_the_reason():
     wait_event("greedy", "FailedPrepareDynamicResources", *reason, "lower minSharedCPUs")
     text = wait_event("greedy-cpu", "CPUsNotPrepared", *reason, "lower minSharedCPUs")
     check(driver.metric("dra_cpu_allocated_cpus") == 0, "nothing is booked")
-    told = lambda: [one for one in get("events", fields="involvedObject.name=greedy-cpu") if one.get("reason") == "CPUsNotPrepared"]
     uid = get("resourceclaim", "greedy-cpu")["metadata"]["uid"]
-    check(told()[0]["involvedObject"]["uid"] == uid and told()[0]["type"] == "Warning", f"{told()}")
+    told = lambda: [one for one in refusals("greedy-cpu") if one["involvedObject"]["uid"] == uid]
+    check(told()[0]["type"] == "Warning", f"{told()}")
     # The kubelet tries again and again, which is the same event.
     tried = lambda: driver.metric("dra_cpu_prepare_claims_total")
     before = tried()
@@ -254,6 +254,11 @@ def a_claim_for_every_cpu_is_refused_with_the_reason():
     wait("the kubelet tries again", lambda: tried() > before, limit=120)
     check(len(told()) == 1, f"{text}: {told()}")
     end("greedy")
+
+
+def refusals(claim_name):
+    """The events of a claim that was not prepared."""
+    return [one for one in get("events", fields=f"involvedObject.name={claim_name}") if one.get("reason") == "CPUsNotPrepared"]
 
 
 @story
@@ -325,6 +330,15 @@ def the_examples_are_accepted_and_those_that_fit_run():
             wait_event(name, "FailedScheduling")
         kubectl("delete", "-n", NAMESPACE, "--timeout=60s", "-f", "-", stdin=manifest)
     all_are_free()
+
+
+@story
+def a_refusal_that_goes_on_is_one_event_with_a_count():
+    """That of the claim for every CPU, which was tried again; the event's first rest is a minute."""
+    if not refusals("greedy-cpu"):
+        a_claim_for_every_cpu_is_refused_with_the_reason()
+    counts = lambda: [(one.get("series") or {}).get("count", 1) for one in refusals("greedy-cpu")]
+    wait("the event says how often", lambda: max(counts()) > 1, limit=90)
 
 
 # ---- what goes away and comes back ------------------------------------------------------------------------------
