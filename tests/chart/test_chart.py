@@ -24,6 +24,8 @@ GOLDEN = HERE / "golden"
 CASES = {path.stem: path for path in sorted((HERE / "values").glob("*.yaml"))}
 
 sys.path.insert(0, str(ROOT / "tests" / "tools"))
+sys.path.insert(0, str(ROOT / "tests" / "tools" / "docs"))
+import blocks  # noqa: E402
 import get_helm  # noqa: E402
 import get_promtool  # noqa: E402
 
@@ -337,17 +339,42 @@ class Monitoring(unittest.TestCase):
                 self.assertRegex(tests, rf"alertname: {alert}(, exp_alerts: \[\])?}}")
 
 
+def ask_driver(text):
+    """`dracpu slices` with the flags and the file of a release."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(driver_config(text))
+        file.flush()
+        flags = [f"--config={file.name}" if flag.startswith("--config=") else flag for flag in driver_args(text)]
+        return run(DRACPU, "slices", "--machine", "two-socket", *flags)
+
+
+def documented_values():
+    """Values that stand in pages and examples, by place."""
+    found = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "examples" / "values").glob("*.yaml"))}
+    for block in (block for page in blocks.pages() for block in blocks.read(page)):
+        if block.language == "yaml" and not block.excerpt_of and re.search(r"(?m)^(driverConfig|args|image|podMonitor):", block.text):
+            # A digest as it would be.
+            found[block.place] = block.text.replace("sha256:…", f"sha256:{'0' * 64}")
+    return found
+
+
+class Documented(unittest.TestCase):
+    def test_values_of_pages_and_examples_are_taken(self):
+        values = documented_values()
+        self.assertGreater(len(values), 8)
+        for place, text in values.items():
+            with self.subTest(place):
+                rendered = render(text)
+                answer = ask_driver(rendered) if DRACPU else None
+                if answer and "strategies:" in text:
+                    self.assertRegex(answer.stderr, r"cannot read .*/strategies/\S+: .*(?i:no such file)")
+                elif answer:
+                    self.assertEqual(answer.returncode, 0, answer.stderr)
+
+
 @needs_driver
 class Driver(unittest.TestCase):
     """What the chart writes, given to the driver."""
-
-    def ask(self, text):
-        """`dracpu slices` with the flags and the file of a release."""
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-            file.write(driver_config(text))
-            file.flush()
-            flags = [f"--config={file.name}" if flag.startswith("--config=") else flag for flag in driver_args(text)]
-            return run(DRACPU, "slices", "--machine", "two-socket", *flags)
 
     def test_the_driver_accepts_flags_and_configuration(self):
         asked = set()
@@ -358,7 +385,7 @@ class Driver(unittest.TestCase):
                 continue
             asked.add(question)
             with self.subTest(case):
-                answer = self.ask(text)
+                answer = ask_driver(text)
                 self.assertNotRegex(answer.stderr, "deprecated")
                 missing = re.search(r"cannot read .*(/strategies/|/etc/overlay/)\S+: .*no such file", answer.stderr, re.IGNORECASE)
                 if case.startswith("strategy-") or case == "paths":
@@ -369,7 +396,7 @@ class Driver(unittest.TestCase):
                     self.assertIn("kind: ResourceSlice", answer.stdout)
 
     def test_values_arrive(self):
-        answer = self.ask(render(CASES["args-win"]))
+        answer = ask_driver(render(CASES["args-win"]))
         self.assertIn("cpudevsocket000", answer.stdout)
         self.assertIn("node-9", answer.stdout)
 

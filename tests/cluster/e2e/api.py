@@ -17,6 +17,7 @@ RESOURCES = {
     "clusterrole": ("rbac.authorization.k8s.io/v1", "clusterroles", False),
     "configmap": ("v1", "configmaps", True),
     "daemonset": ("apps/v1", "daemonsets", True),
+    "deviceclass": ("resource.k8s.io/v1", "deviceclasses", False),
     "event": ("v1", "events", True),
     "namespace": ("v1", "namespaces", False),
     "node": ("v1", "nodes", False),

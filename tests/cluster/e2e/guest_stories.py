@@ -3,14 +3,17 @@ threads. They are told on the guest, the cluster's second node; what is asked of
 again are those of stories.py that say more where there are more CPUs.
 """
 
+import json
+
+import documentation
 import driver
 import node
 import stories
 from kube import (
-    apply, cgroup_mask, check, claim, container, cpus, delete, get, mask, pod, ready, request, stays, wait,
-    wait_event, wait_ready,
+    apply, cgroup_mask, check, claim, claim_of, container, cpus, delete, get, kubectl, mask, pod, ready, request, stays, wait,
+    wait_event, wait_ready, NAMESPACE,
 )
-from stories import all_are_free, end, online, pool_is, start_plain, story, with_values
+from stories import all_are_free, end, online, pool_is, start_plain, story, story_with_values, with_values
 
 
 def list_of(path):
@@ -236,6 +239,66 @@ def the_scheduler_finds_the_node_that_has_enough_cpus():
         end("roaming")
 
     with_values({"nodeSelector": {}}, look)
+
+
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def stand_in(name, roots):
+    """A driver of other devices, each on a PCIe root, as far as the scheduler needs one: its class and its slice. It has nothing to
+    do on the node, and says so, so that the kubelet does not wait for it."""
+    devices = [{"name": device, "attributes": {PCIE_ROOT: {"string": root}}} for device, root in roots.items()]
+    pool = {"name": node.NAME, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": name, "nodeName": node.NAME, "pool": pool, "devices": devices, "skipNodeOperations": ["*"]}
+    selector = {"cel": {"expression": f'device.driver == "{name}"'}}
+    meta = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": name}}
+    return {**meta, "kind": "DeviceClass", "spec": {"selectors": [selector]}}, {**meta, "kind": "ResourceSlice", "spec": spec}
+
+
+@story_with_values
+def cpus_a_gpu_and_a_network_card_come_from_one_pcie_root():
+    """The guest has one PCIe root; an overlay shows one for each NUMA node."""
+    path = "/sys/devices/pci{0}/pci_bus/{0}/cpulistaffinity"
+    lists = {path.format(root): ",".join(map(str, sorted(numa(number)))) for number, root in enumerate(("0000:00", "0000:80"))}
+    data = {"overlay.yaml": json.dumps(lists)}
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "roots"}, "data": data}, namespace=driver.NAMESPACE)
+    values = {
+        "args": {"exposePCIeRoots": True},
+        "driverConfig": {"sysfsOverlay": "/overlay/overlay.yaml"},
+        "extraVolumes": [{"name": "overlay", "configMap": {"name": "roots"}}],
+        "extraVolumeMounts": [{"name": "overlay", "mountPath": "/overlay", "readOnly": True}],
+    }
+    others = [
+        *stand_in("gpu.example.com", {"gpu-0": "pci0000:00", "gpu-1": "pci0000:80"}),
+        *stand_in("nic.example.com", {"nic-0": "pci0000:80"}),
+    ]
+    manifest = documentation.examples("claims")["gpu-nic-one-pcie-root.yaml"]
+
+    def look():
+        shown = {name: device["attributes"][PCIE_ROOT]["strings"] for name, device in driver.devices().items()}
+        check(shown == {"cpudevnuma000": ["pci0000:00"], "cpudevnuma001": ["pci0000:80"]}, f"{shown}")
+        apply(*others, namespace=None)
+        for name in ("gpu.example.com", "nic.example.com"):
+            stored = get("resourceslice", name, namespace=None)["spec"]
+            # Else the kubelet would wait for drivers that are not there, and the pod could not even end.
+            check(stored.get("skipNodeOperations") == ["*"], f"{stored}")
+        kubectl("apply", "-n", NAMESPACE, "-f", "-", stdin=manifest)
+        pod_name = "on-one-pcie-root"
+        results = wait("the claim is allocated", lambda: claim_of(pod_name, "devices")["status"]["allocation"]["devices"]["results"])
+        chosen = {one["driver"]: one["device"] for one in results}
+        check(chosen == {"dra.cpu": "cpudevnuma001", "gpu.example.com": "gpu-1", "nic.example.com": "nic-0"}, f"{chosen}")
+        wait_ready(pod_name)
+        own = mask(pod_name)
+        check(len(own) == 2 and own < numa(1), f"{own}, not of {numa(1)}")
+        documentation.take_away(manifest)
+        all_are_free()
+
+    try:
+        with_values(values, look)
+    finally:
+        for kind in ("resourceslice", "deviceclass"):
+            delete(kind, "gpu.example.com", "nic.example.com", namespace=None)
+        delete("configmap", "roots", namespace=driver.NAMESPACE)
 
 
 RETOLD = [

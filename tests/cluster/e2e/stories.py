@@ -13,6 +13,7 @@ import re
 import time
 
 import api
+import documentation
 import driver
 import go_driver
 import node
@@ -314,21 +315,44 @@ def a_resize_by_the_kubelet_leaves_the_mask():
     end("resized")
 
 
+# ---- the documentation -----------------------------------------------------------------------------------------
+
+
 @story
 def the_examples_are_accepted_and_those_that_fit_run():
-    directory = os.path.join(os.path.dirname(__file__), "../../../examples/claims")
-    for file in sorted(os.listdir(directory)):
-        with open(os.path.join(directory, file)) as text:
-            manifest = text.read().replace("image: busybox", f"image: {TOOLS}")
-        kubectl("apply", "-n", NAMESPACE, "-f", "-", stdin=manifest)
-        name = re.search(r"kind: Pod\nmetadata:\n  name: (\S+)", manifest).group(1)
-        count = int(re.search(r'dra.cpu/cpu: "(\d+)"', manifest).group(1))
-        if count < len(online()):
-            wait_ready(name)
-            check(len(mask(name)) == count, f"{file}: {mask(name)}")
+    examples = documentation.examples("claims")
+    for name, manifest in examples.items():
+        objects = documentation.dry_run(manifest)
+        if name in documentation.OF_OTHER_NODES:
+            continue
+        if documentation.fits(name, driver.devices().values()):
+            documentation.run(manifest, objects)
         else:
-            wait_event(name, "FailedScheduling")
-        kubectl("delete", "-n", NAMESPACE, "--timeout=60s", "-f", "-", stdin=manifest)
+            documentation.is_not_placed(manifest, objects)
+    all_are_free()
+
+
+@story_with_values
+def the_examples_for_other_configurations_run():
+    for name, values in documentation.OF_OTHER_NODES.items():
+        if values is None:
+            continue
+        manifest = documentation.examples("claims")[name]
+        with_values(values, lambda: documentation.run(manifest, documentation.dry_run(manifest)))
+    all_are_free()
+
+
+@story
+def every_class_and_every_manifest_of_the_pages_is_accepted_by_the_api_server():
+    manifests = [*documentation.examples("classes").values(), *documentation.manifests_of_pages()]
+    check(len(manifests) > 4, f"{len(manifests)} manifests")
+    for manifest in manifests:
+        documentation.dry_run(manifest)
+
+
+@story
+def the_commands_of_the_pages_print_what_the_pages_say():
+    check(documentation.tell_commands() > 5, "the pages have commands for a cluster")
     all_are_free()
 
 
