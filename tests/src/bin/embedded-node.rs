@@ -326,7 +326,11 @@ impl Stage {
                 self.pods.remove(&pod);
                 Ok(json!({}))
             }
-            Command::Slices => Ok(json!({"items": self.node()?.api.list(Resource::ResourceSlices)})),
+            Command::Slices => {
+                let node = self.node()?;
+                node.devices().await?;
+                Ok(json!({"items": node.api.list(Resource::ResourceSlices)}))
+            }
             Command::State => self.state(),
             Command::Ledger { claims } => {
                 let parsed: Vec<(&ClaimRef, Cpus)> = claims
@@ -425,7 +429,7 @@ Commands:
   {"op":"restart-container","pod":P,"container":"app"}
   {"op":"resize","pod":P,"container":"app","cpus":"0-3"}
   {"op":"terminate","pod":P}
-  {"op":"slices"}                             what the daemon has published
+  {"op":"slices"}                             what the daemon has published, as soon as it is all there
   {"op":"state"}                              claims, pods and their CPUs
   {"op":"ledger","claims":{C:"0-3"}}          asserts that the books hold exactly these
   {"op":"log"}                                the daemon's lines so far
