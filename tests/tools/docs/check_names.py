@@ -259,6 +259,17 @@ def check_alerts_and_events(faults, pages, root):
             faults.check(f"`{name}`" in page_of(pages, page).text, f"{page} does not tell of {name}")
 
 
+def check_doctor(faults, program, pages):
+    """Ids of checks, in the order of the page's tables."""
+    answer = program.ask("doctor", "-o", "json", "--kubelet-root-dir=/nonexistent")
+    ids = [check["id"] for check in json.loads(answer[answer.index("{"):])["checks"]]
+    page = page_of(pages, "docs/operations.md")
+    told = [name for row in re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", page.text, re.M) for name in re.findall(r"`([a-z-]+)`", row)]
+    shown = [name for block in page.blocks for name in re.findall(r"(?m)^([a-z-]+) +(?:ok|warning|failed|unknown) ", block.text)]
+    faults.check(told == ids, f"{page.name}: the checks of dracpu doctor are {ids}, the table has {told}")
+    faults.check(shown == ids, f"{page.name}: the checks of dracpu doctor are {ids}, its output shows {shown}")
+
+
 def check_links(faults, pages, root):
     by_name = {page.name: page for page in pages}
     for page in pages:
@@ -316,6 +327,8 @@ def main():
     check_make(faults, pages, root)
     check_tests(faults, pages, root)
     check_alerts_and_events(faults, pages, root)
+    if "doctor" in program.verbs[""]:
+        check_doctor(faults, program, pages)
     check_links(faults, pages, root)
     check_excerpts(faults, pages, root)
     print(f"{faults.checked} names checked, {faults.failed} failed")
