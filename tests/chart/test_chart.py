@@ -63,7 +63,7 @@ def documents(text):
 
 def driver_config(text):
     """The file that the driver gets."""
-    lines = documents(text)["ConfigMap"].split("  config.yaml: |\n", 1)[1].splitlines()
+    lines = text.split("  config.yaml: |\n", 1)[1].split("\n---\n", 1)[0].splitlines()
     return "".join(f"{line[4:]}\n" for line in lines)
 
 
