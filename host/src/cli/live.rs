@@ -1,7 +1,7 @@
 //! The way to the daemon of this node.
 
 use super::{Failure, process};
-use crate::config::ConfigFlags;
+use crate::config::{Config, ConfigFlags};
 use crate::live::{Client, LiveError};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,14 @@ impl Daemon {
     pub(super) fn client(&self) -> Result<Client, Failure> {
         client(self.kubelet_root_dir.clone())
     }
+
+    /// Where it has its files, as far as can be told without asking it.
+    ///
+    /// # Errors
+    /// Bad usage when the directory is none.
+    pub(super) fn config(&self) -> Result<Config, Failure> {
+        config(self.kubelet_root_dir.clone())
+    }
 }
 
 /// A client for the daemon under this directory of the kubelet's, or the one that can be seen to run.
@@ -29,10 +37,18 @@ impl Daemon {
 /// # Errors
 /// Bad usage when the directory is none.
 pub(super) fn client(kubelet_root_dir: Option<PathBuf>) -> Result<Client, Failure> {
-    let seen = || process::running(Path::new("/proc")).find_map(|driver| driver.flags.kubelet_root_dir);
-    let kubelet_root_dir = kubelet_root_dir.or_else(seen);
-    let config = ConfigFlags { kubelet_root_dir, ..ConfigFlags::default() }.load()?;
-    Ok(Client::new(config.live_socket()))
+    Ok(Client::new(config(kubelet_root_dir)?.live_socket()))
+}
+
+fn config(kubelet_root_dir: Option<PathBuf>) -> Result<Config, Failure> {
+    let is_asked = |flags: &ConfigFlags| match &kubelet_root_dir {
+        Some(asked) => flags.kubelet_root_dir.as_ref() == Some(asked),
+        None => flags.kubelet_root_dir.is_some(),
+    };
+    let seen =
+        process::running(Path::new("/proc")).map(|driver| driver.flags).find(is_asked).unwrap_or_default();
+    let kubelet_root_dir = kubelet_root_dir.or(seen.kubelet_root_dir);
+    Ok(ConfigFlags { kubelet_root_dir, cdi_dir: seen.cdi_dir, ..ConfigFlags::default() }.load()?)
 }
 
 impl From<LiveError> for Failure {

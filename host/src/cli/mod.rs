@@ -6,6 +6,7 @@
 
 mod claims;
 mod completion;
+mod doctor;
 mod gatherinfo;
 mod introspect;
 mod live;
@@ -90,6 +91,7 @@ enum Verb {
     Strategy(strategy::Args),
     Simulate(simulate::Args),
     Claims(claims::Args),
+    Doctor(doctor::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
     Completion(completion::Args),
@@ -122,6 +124,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Strategy(args) => strategy::run(args),
         Verb::Simulate(args) => simulate::run(args),
         Verb::Claims(args) => claims::run(args),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),
         Verb::Completion(args) => completion::run(args),

@@ -76,6 +76,24 @@ impl NodeLock {
         }
         Ok(Self { _file: file })
     }
+
+    /// Who holds the lock of the file; none when nobody does. Looks by sharing the lock for a moment: one who wants it
+    /// just then waits that long.
+    ///
+    /// # Errors
+    /// When the file cannot be looked at; one that is not there is held by nobody.
+    pub fn holder(path: &Path) -> io::Result<Option<String>> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            found => expect_regular(found?.file_type())?,
+        }
+        let file = File::open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(None),
+            Err(Errno::WOULDBLOCK) => Ok(Some(holder(path))),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// What is written into the lock file must not end up where a link leads.
@@ -157,6 +175,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_holder_is_known_without_waiting_and_nobody_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        assert_eq!(NodeLock::holder(&path).unwrap(), None, "there is no file");
+        let first = NodeLock::acquire(&path, LONG, "pid 1").await.unwrap();
+        assert_eq!(NodeLock::holder(&path).unwrap().as_deref(), Some("pid 1"));
+        drop(first);
+        assert_eq!(NodeLock::holder(&path).unwrap(), None, "what it wrote is left");
+        NodeLock::acquire(&path, LONG, "pid 2").await.unwrap();
+    }
+
+    #[tokio::test]
     async fn who_gave_up_does_not_keep_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
@@ -181,6 +211,8 @@ mod tests {
             let error = NodeLock::acquire(&at(name), LONG, "x").await.unwrap_err();
             let cause = std::error::Error::source(&error).unwrap().to_string();
             assert_eq!(cause, format!("it is {what}, not a regular file"));
+            let error = NodeLock::holder(&at(name)).unwrap_err();
+            assert_eq!(error.to_string(), cause);
         }
         assert_eq!(fs::read_to_string(at("elsewhere")).unwrap(), "precious");
     }

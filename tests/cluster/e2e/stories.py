@@ -148,6 +148,27 @@ def grows_back(name):
 
 
 @story
+def the_doctor_finds_nothing_failed_in_the_pod_and_on_the_node():
+    def results(answer):
+        return {one["id"]: one for one in json.loads(answer)["checks"]}
+
+    start_plain()
+    start_pinned("pinned")
+    in_the_pod = results(driver.dracpu("doctor", "-o", "json"))
+    on_the_node = results(node.inside(f"/proc/{node.driver_process()}/exe", "doctor", "-o", "json"))
+    for found in (in_the_pod, on_the_node):
+        failed = [one for one in found.values() if one["result"] == "failed"]
+        check(not failed, f"{failed}")
+        check(found["kubelet-cpu-manager"]["result"] == "ok", f"{found['kubelet-cpu-manager']}")
+        check(found["lock"]["result"] == "ok", f"{found['lock']}")
+    for name in ("masks", "cfs-quota", "reserved-match"):
+        check(in_the_pod[name]["result"] == "unknown", f"{in_the_pod[name]}")
+    check(on_the_node["masks"]["result"] == "ok", f"{on_the_node['masks']}")
+    end("pinned")
+    grows_back("plain")
+
+
+@story
 def a_claim_shows_its_cpus_to_who_asks_for_it_and_to_its_container():
     own = start_pinned("told")
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The lowest version that carries annotations, so the one that most runtimes accept (containerd from
 /// 1.7.12 on).
-const CDI_VERSION: &str = "0.6.0";
+pub const CDI_VERSION: &str = "0.6.0";
 
 /// What a spec file says of its claim.
 #[derive(Debug, PartialEq)]

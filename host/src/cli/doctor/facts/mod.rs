@@ -1,0 +1,136 @@
+//! What can be seen of the node from here. Gathers and judges nothing; what cannot be seen says why.
+//!
+//! Reading order: this file (all facts together), `kubelet` (its configuration), `cdi` (the directory of specs), `runtime` (where
+//! the container runtime looks for specs), `processes` (those of containers), `limits` (CFS quotas).
+
+mod cdi;
+#[cfg(test)]
+pub(super) mod fixtures;
+mod kubelet;
+mod limits;
+mod processes;
+mod runtime;
+
+pub(super) use cdi::{CdiDirectory, OtherFile};
+pub(super) use kubelet::Kubelet;
+pub(super) use limits::Limit;
+pub(super) use processes::{Container, Containers, Process};
+pub(super) use runtime::RuntimeConfig;
+
+use crate::config::Config;
+use crate::dra::{self, CpuManager, NodeLock};
+use crate::live::{Client, NodeReport};
+use crate::words::chain;
+use anyhow::Context as _;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The most that is read of a configuration file of others.
+const MAX_CONFIG_BYTES: u64 = 4 << 20;
+
+/// Something that may not be visible from here, and why not.
+pub(super) type Seen<T> = Result<T, String>;
+
+/// Where the host shows itself; in a container it is the container that does.
+#[derive(Debug, Clone)]
+pub(super) struct Host {
+    /// `/proc`
+    pub(super) proc: PathBuf,
+    /// `/sys/fs/cgroup`
+    pub(super) cgroup: PathBuf,
+    /// `/etc`
+    pub(super) etc: PathBuf,
+}
+
+/// The facts.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// The kubelet's directory.
+    pub(super) kubelet_root_dir: PathBuf,
+    /// What the daemon says.
+    pub(super) daemon: Seen<NodeReport>,
+    /// UIDs of the claims that the daemon held before its files were looked at.
+    pub(super) held_before: BTreeSet<String>,
+    /// Who holds the node's lock.
+    pub(super) lock: Seen<Lock>,
+    /// What the kubelet's own CPU manager does.
+    pub(super) cpu_manager: Seen<CpuManager>,
+    /// The kubelet's configuration.
+    pub(super) kubelet: Seen<Kubelet>,
+    /// The directory of CDI specs.
+    pub(super) cdi: CdiDirectory,
+    /// Where the runtime looks for specs; none where its configuration does not say, or cannot be seen.
+    pub(super) runtime: Option<RuntimeConfig>,
+    /// The processes of the containers that the daemon knows.
+    pub(super) containers: Containers,
+}
+
+/// The node's lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// Nobody holds it.
+    Free,
+    /// Somebody does, who says who it is.
+    Held(String),
+}
+
+impl Facts {
+    /// Looks at everything. Blocking.
+    ///
+    /// # Errors
+    /// When this process cannot wait for an answer.
+    pub(super) fn gather(config: &Config, host: &Host) -> anyhow::Result<Self> {
+        let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let waiting = waiting.context("cannot wait for answers")?;
+        let client = Client::new(config.live_socket());
+        let before = client.node_afresh();
+        let answers = before.is_ok();
+        let held_before =
+            before.iter().flat_map(|report| &report.claims).map(|claim| claim.uid.clone()).collect();
+        let told = before
+            .as_ref()
+            .ok()
+            .and_then(|report| report.config.get("--cdi-dir")?.as_str().map(PathBuf::from));
+        let cdi = CdiDirectory::look(told.as_deref().unwrap_or(&config.cdi_dir));
+        let daemon = if answers { client.node() } else { before }.map_err(|error| chain(&error));
+        let kubelet = Kubelet::look(&host.proc);
+        Ok(Self {
+            kubelet_root_dir: config.kubelet_root_dir.clone(),
+            lock: lock(&config.lock_file()),
+            cpu_manager: waiting.block_on(cpu_manager(config, kubelet.as_ref().ok())),
+            runtime: RuntimeConfig::look(&host.etc),
+            containers: Containers::look(
+                host,
+                daemon.as_ref().map(|report| &*report.containers).unwrap_or_default(),
+            ),
+            held_before,
+            kubelet,
+            daemon,
+            cdi,
+        })
+    }
+}
+
+fn lock(file: &Path) -> Seen<Lock> {
+    match NodeLock::holder(file) {
+        Ok(None) => Ok(Lock::Free),
+        Ok(Some(holder)) => Ok(Lock::Held(holder)),
+        Err(error) => Err(format!("{} cannot be looked at: {error}", file.display())),
+    }
+}
+
+/// By the kubelet's own word, else by what it keeps of its state, else by its configuration.
+async fn cpu_manager(config: &Config, kubelet: Option<&Kubelet>) -> Seen<CpuManager> {
+    let socket = config.pod_resources_socket();
+    let error = match dra::cpu_manager(&socket).await {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    let policy = kubelet::kept_policy(&config.kubelet_root_dir);
+    let policy = policy.or_else(|| kubelet.and_then(|kubelet| kubelet.cpu_manager_policy.clone()));
+    match policy.as_deref() {
+        Some("none") => Ok(CpuManager::Idle),
+        Some(_) => Ok(CpuManager::Manages(None)),
+        None => Err(format!("the kubelet does not answer at {}: {}", socket.display(), chain(&error))),
+    }
+}
