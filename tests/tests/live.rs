@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use dracpu_tests::support::api_server::{Presence, Resource};
 use dracpu_tests::support::cpus::list;
-use dracpu_tests::support::daemon::Daemon;
+use dracpu_tests::support::daemon::{Daemon, dracpu_bin};
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
 use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
@@ -14,7 +14,9 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
 
 const NUMA0: &str = "cpudevnuma000";
 
@@ -290,5 +292,138 @@ async fn the_drawing_of_the_machine_shows_the_claims_where_its_driver_runs() -> 
     Machine::small(4, 2).write_sysfs(&another)?;
     let another = format!("--sysfs-root={}", another.display());
     ensure!(!node.dracpu(&["topology", &another]).await?.stdout.contains("drawn"));
+    Ok(())
+}
+
+/// What `dracpu explain` says of a claim, as an object with `claim`, `decision`, `replay` and `help`.
+async fn explained(node: &Node, what: &str) -> Result<Value> {
+    let answer = node.dracpu_json(&["explain", what]).await?;
+    ensure!(answer["schema"] == "dracpu.explain/v1", "{answer}");
+    let claims = answer["claims"].as_array().context("a list")?;
+    ensure!(claims.len() == 1, "{answer}");
+    Ok(claims[0].clone())
+}
+
+/// A question of `explain`, as `strategy decide` answers it: the CPUs of each request.
+async fn decided_elsewhere(node: &Node, question: &Value) -> Result<Value> {
+    let sysfs = format!("--sysfs-root={}", node.path("sys").display());
+    let mut child = tokio::process::Command::new(dracpu_bin()?)
+        .args(["strategy", "decide", "--strategy=packed", &sysfs])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().context("its input")?.write_all(format!("{question}\n").as_bytes()).await?;
+    let output = child.wait_with_output().await?;
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claims_cpus_are_explained_by_the_question_that_its_strategy_was_asked() -> Result<()> {
+    let node = Node::start(small()).await?;
+    let other = node.allocate("other", &[Ask::of("r", NUMA0, 3)]).await?;
+    node.prepare(&other).await?;
+    let web = node.allocate("web", &[Ask::of("a", NUMA0, 4), Ask::of("b", NUMA0, 2)]).await?;
+    let pod = node.run_pod("p", &[&web], &[ContainerAsk::new("app", &[&web])]).await?;
+    let own = list(&node.record_of(&web.uid)?);
+    for what in ["web", "default/web", &web.uid, "p", "default/p", &pod.uid] {
+        let about = explained(&node, what).await?;
+        ensure!(
+            about["claim"]["uid"] == web.uid.as_str() && about["claim"]["cpus"] == own.as_str(),
+            "{what}: {about}"
+        );
+        ensure!(about["claim"]["why"] == about["decision"]["answer"]["why"], "{about}");
+        ensure!(about["decision"]["requests"][0]["count"] == 4 && about["help"] == json!([]), "{about}");
+        ensure!(about["replay"]["answer"] == about["decision"]["answer"], "the same again: {about}");
+        ensure!(about["replay"]["strategy"] == about["decision"]["strategy"], "{about}");
+        let elsewhere = decided_elsewhere(&node, &about["decision"]["question"]).await?;
+        for at in 0..2 {
+            let granted = &about["decision"]["answer"]["grants"][at]["cpus"];
+            ensure!(elsewhere["grants"][at]["cpus"] == *granted, "{elsewhere}: {about}");
+        }
+        ensure!(elsewhere["id"] == web.uid.as_str(), "{elsewhere}");
+    }
+    let text = node.dracpu(&["explain", "web"]).await?.stdout;
+    let digest =
+        claim_of(&node, &web.uid).await?["strategy"]["digest"].as_str().context("a digest")?.to_owned();
+    for words in [
+        "claim default/web",
+        "bound, container app of pod default/p",
+        &own,
+        &digest,
+        "a: 4 CPUs of cpudevnuma000; free were ",
+        "asked again  the same answer",
+    ] {
+        ensure!(text.contains(words), "{words} in {text}");
+    }
+
+    // Whose a CPU is.
+    let first = own.split(['-', ',']).next().unwrap_or_default().to_owned();
+    let whose = node.dracpu(&["explain", "--cpu", &first]).await?.stdout;
+    ensure!(whose.starts_with(&format!("CPU {first}: claim default/web has it (bound)")), "{whose}");
+    let nobodys = node.dracpu_json(&["explain", "--cpu=9999"]).await?;
+    ensure!(nobodys["use"] == "offline" && nobodys["claims"] == json!([]), "{nobodys}");
+
+    // After a restart there are the records.
+    node.crash_and_restart().await?;
+    let about = explained(&node, "web").await?;
+    ensure!(about["decision"] == Value::Null && about["replay"] == Value::Null, "{about}");
+    ensure!(
+        about["claim"]["why"] == Value::Null && about["claim"]["strategy"]["digest"] == digest.as_str(),
+        "{about}"
+    );
+    let text = node.dracpu(&["explain", "web"]).await?.stdout;
+    ensure!(text.contains("as its record says") && text.contains("before the daemon's start"), "{text}");
+
+    for (args, code) in [
+        (&["explain", "nobody"][..], 1),
+        (&["explain"], 64),
+        (&["explain", "web", "--cpu=1"], 64),
+        (&["explain", "--cpu=-1"], 64),
+    ] {
+        let answer = node.dracpu(args).await?;
+        ensure!(
+            answer.code == code && answer.stdout.is_empty() && !answer.stderr.is_empty(),
+            "{args:?}: {answer:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_claim_is_explained_with_what_would_help() -> Result<()> {
+    let node = Node::start(small()).await?;
+    let holder = node.allocate("holder", &[Ask::of("r", NUMA0, 10)]).await?;
+    node.prepare(&holder).await?;
+    // The scheduler thinks that the CPUs are free by now.
+    let big = node.write_claim("big", NUMA0, "8", &[]);
+    node.prepare(&big).await.err().context("is refused")?;
+    let about = explained(&node, "big").await?;
+    ensure!(about["claim"] == Value::Null && about["decision"]["answer"] == Value::Null, "{about}");
+    let refusal = about["decision"]["refusal"].as_str().context("a reason")?;
+    ensure!(refusal.contains(&holder.uid) && refusal.contains('8'), "{refusal}");
+    ensure!(
+        about["decision"]["requests"][0]["free"].as_str().is_some_and(|free| !free.is_empty()),
+        "{about}"
+    );
+    ensure!(about["replay"]["refusal"].is_string(), "{about}");
+    let help = about["help"][0].as_str().context("help")?;
+    ensure!(help.contains("claims hold: default/holder (10, waiting)"), "{help}");
+    let text = node.dracpu(&["explain", &big.uid]).await?.stdout;
+    ensure!(text.contains("refused") && text.contains("asked again  the same answer"), "{text}");
+
+    node.unprepare(&holder).await?;
+    let help = explained(&node, "big").await?["help"][0].as_str().context("help")?.to_owned();
+    ensure!(help.contains("free CPUs by now"), "{help}");
+    node.prepare(&big).await?;
+    let about = explained(&node, "big").await?;
+    ensure!(about["decision"]["refusal"] == Value::Null && about["help"] == json!([]), "{about}");
+
+    // What never came to a question.
+    let bad = node.write_claim("bad", NUMA0, "half", &[]);
+    node.prepare(&bad).await.err().context("is refused")?;
+    let about = explained(&node, "default/bad").await?;
+    ensure!(about["decision"]["question"] == Value::Null && about["replay"] == Value::Null, "{about}");
+    let text = node.dracpu(&["explain", "bad"]).await?.stdout;
+    ensure!(text.contains("half") && text.contains("it did not come to that"), "{text}");
     Ok(())
 }

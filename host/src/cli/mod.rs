@@ -7,6 +7,7 @@
 mod claims;
 mod completion;
 mod doctor;
+mod explain;
 mod gatherinfo;
 mod introspect;
 mod live;
@@ -92,6 +93,7 @@ enum Verb {
     Simulate(simulate::Args),
     Claims(claims::Args),
     Doctor(doctor::Args),
+    Explain(explain::Args),
     Gatherinfo(gatherinfo::Args),
     Introspect(introspect::Args),
     Completion(completion::Args),
@@ -125,6 +127,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Verb::Simulate(args) => simulate::run(args),
         Verb::Claims(args) => claims::run(args),
         Verb::Doctor(args) => doctor::run(args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Gatherinfo(args) => gatherinfo::run(args),
         Verb::Introspect(args) => introspect::run(args),
         Verb::Completion(args) => completion::run(args),

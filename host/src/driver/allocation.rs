@@ -10,6 +10,7 @@ use crate::logging;
 use crate::metadata::Attributes;
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::{Topology, Warning};
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ struct Strategy {
 type Opened = Option<BTreeMap<String, Strategy>>;
 
 pub(super) struct Allocation {
-    topology: Topology,
+    topology: Arc<Topology>,
+    reserved: CpuSet,
     selection: Selection,
     opened: Opened,
     pub(super) view: View,
@@ -62,7 +64,7 @@ impl Allocation {
         selection: Selection,
         topology: Topology,
     ) -> Self {
-        let place = Place::new(config, topology, None);
+        let place = Place::new(config, Arc::new(topology), None);
         let opened = place.open_all(config, &selection, strategies);
         Self::of(config, place, selection, opened)
     }
@@ -70,7 +72,7 @@ impl Allocation {
     /// The same selection, opened for another machine. Blocking.
     pub(super) fn moved_to(&self, topology: Topology, config: &Config) -> Self {
         let selection = self.selection.clone();
-        let place = Place::new(config, topology, Some(&self.view));
+        let place = Place::new(config, Arc::new(topology), Some(&self.view));
         let again = |(name, known): (&String, &Strategy)| {
             let source = known.source.clone();
             (name.clone(), Strategy { opened: place.open(name, &selection, &*source), source })
@@ -112,10 +114,11 @@ impl Allocation {
     fn of(config: &Config, place: Place, selection: Selection, opened: Opened) -> Self {
         let published = place.publish(config, &selection, &opened);
         logging::warn_all(&published.warnings);
-        let Place { topology, groups, names, .. } = place;
+        let Place { topology, reserved, groups, names } = place;
         let warnings = topology.warnings.iter().cloned().chain(published.warnings).collect();
         Self {
             warnings,
+            reserved,
             fingerprint: topology.fingerprint(),
             pcie_roots: topology.pcie_roots.iter().map(|root| root.name.clone()).collect(),
             view: View::new(groups, names, published.devices),
@@ -152,44 +155,68 @@ impl Allocation {
     }
 
     /// A strategy of the selection, with what it is to be asked about.
-    pub(super) fn strategy(
-        &mut self,
-        name: &str,
-    ) -> Result<(&mut dyn Decide, &View, &[String]), PrepareError> {
+    pub(super) fn strategy(&mut self, name: &str) -> Result<Asking<'_>, PrepareError> {
         let strategy = self.opened.as_mut().and_then(|opened| opened.get_mut(name));
         match strategy.map(|strategy| &mut strategy.opened) {
-            Some(Ok(strategy)) => Ok((&mut **strategy, &self.view, &self.pcie_roots)),
+            Some(Ok(strategy)) => Ok(Asking {
+                strategy: &mut **strategy,
+                view: &self.view,
+                pcie_roots: &self.pcie_roots,
+                topology: &self.topology,
+                reserved: &self.reserved,
+                options: node_options(&self.selection, name),
+            }),
             Some(Err(why)) => Err(PrepareError::NoStrategy(why.clone())),
             None => Err(PrepareError::NoStrategy(format!("strategy {name} is not among those of this node"))),
         }
     }
+
+    /// Where a strategy of the selection comes from, to be opened once more.
+    pub(super) fn source(&self, name: &str) -> Option<Arc<dyn Strategies>> {
+        self.opened.as_ref()?.get(name).map(|known| known.source.clone())
+    }
+}
+
+/// A strategy that can be asked, and what it was opened with.
+pub(super) struct Asking<'a> {
+    pub(super) strategy: &'a mut dyn Decide,
+    pub(super) view: &'a View,
+    /// Names, in the topology's order.
+    pub(super) pcie_roots: &'a [String],
+    pub(super) topology: &'a Arc<Topology>,
+    pub(super) reserved: &'a CpuSet,
+    pub(super) options: Map<String, Value>,
+}
+
+/// The node's options of a strategy: `strategyOptions` are the active one's.
+fn node_options(selection: &Selection, name: &str) -> Map<String, Value> {
+    if name == selection.allocator { selection.strategy_options.clone() } else { Map::new() }
 }
 
 /// Where strategies are opened: a machine and its groups.
 struct Place {
-    topology: Topology,
+    topology: Arc<Topology>,
     reserved: CpuSet,
     groups: Vec<Group>,
     names: Names,
 }
 
 impl Place {
-    fn new(config: &Config, topology: Topology, before: Option<&View>) -> Self {
+    fn new(config: &Config, topology: Arc<Topology>, before: Option<&View>) -> Self {
         let reserved = config.reserved_cpus.on(&topology);
         let (groups, names) = view::groups(&topology, &reserved, config, before);
         Self { topology, reserved, groups, names }
     }
 
-    /// Opens one strategy. `strategyOptions` are the active one's.
+    /// Opens one strategy.
     fn open(
         &self,
         name: &str,
         selection: &Selection,
         source: &dyn Strategies,
     ) -> Result<Box<dyn Decide>, String> {
-        let none = serde_json::Map::new();
-        let options = if name == selection.allocator { &selection.strategy_options } else { &none };
-        source.open(name, &self.topology, &self.reserved, &self.groups, options)
+        let options = node_options(selection, name);
+        source.open(name, &self.topology, &self.reserved, &self.groups, &options)
     }
 
     fn open_all(&self, config: &Config, selection: &Selection, source: &Arc<dyn Strategies>) -> Opened {
@@ -229,7 +256,7 @@ pub fn published(
     topology: &Topology,
 ) -> Result<Published, String> {
     floor_of(topology, config).map_err(|error| error.to_string())?;
-    let place = Place::new(config, topology.clone(), None);
+    let place = Place::new(config, Arc::new(topology.clone()), None);
     let opened = place.open_all(config, &config.selection, strategies);
     let active = opened.as_ref().and_then(|opened| opened.get(&config.selection.allocator));
     if let Some(Strategy { opened: Err(why), .. }) = active {

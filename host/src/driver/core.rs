@@ -1,6 +1,7 @@
 use super::allocation::{Allocation, Told, Unusable};
 use super::api::Api;
 use super::decide::{Strategies, StrategyInfo};
+use super::decisions::Decisions;
 use super::floor::{NothingShared, floor_of, node};
 use super::health::{self, DevicesHealth};
 use super::locks::{Guard, Locks, lock, may_wait};
@@ -76,6 +77,8 @@ pub struct Driver {
     pub(super) boot_id: String,
     /// For who must not wait for the allocation lock.
     pub(super) told: Mutex<Told>,
+    /// For people.
+    pub(super) decisions: Decisions,
     locks: Locks,
     /// Told of every change of the ledger.
     pub(super) overlap: Overlap,
@@ -158,6 +161,7 @@ impl Driver {
             orphans: Mutex::default(),
             unreadable: Mutex::new(unreadable),
             told,
+            decisions: Decisions::default(),
             devices,
             containers_within,
             containers_known: watch::Sender::new(containers_within.is_none()),

@@ -123,6 +123,15 @@ impl PrepareError {
         matches!(self, Self::Write { booked: true, .. })
     }
 
+    /// Whether a strategy has been asked for the claim before.
+    pub(super) fn follows_question(&self) -> bool {
+        match self {
+            Self::Undecided { .. } | Self::Write { .. } => true,
+            Self::Book { asked, .. } => !asked.is_empty(),
+            _ => false,
+        }
+    }
+
     /// The strategy that gave no decision and what happened, for metrics; none for all other errors.
     #[must_use]
     pub fn strategy_failure(&self) -> Option<(&str, &'static str)> {

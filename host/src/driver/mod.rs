@@ -8,7 +8,7 @@
 //! Reading order: `dracpu_codec`'s `claim` and `container` (types) with `quantity`, `opaque` and `env` (what a claim asks
 //! for, what a container says); here `claim` (more types) and `container` (the hooks), `core` (the parts and
 //! their start), `locks` (their order), `floor` and `allocation` (who decides, and on what), `api`, `decide`, `loaded` and `view` (what the driver asks), `wanted` (what
-//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `mend`, `health`, `claim_status`, `notices`, `overlap`, `status`, `inventory`, `error`.
+//! a claim asks for), `pcie` (what its other devices say), `under_way`, `prepare`, `unprepare`, `synchronize`, `prove`, `mend`, `health`, `claim_status`, `notices`, `overlap`, `status`, `inventory`, `decisions`, `error`.
 
 mod allocation;
 mod api;
@@ -17,6 +17,7 @@ mod claim_status;
 mod container;
 mod core;
 mod decide;
+mod decisions;
 mod error;
 mod floor;
 mod health;
@@ -47,6 +48,7 @@ pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, P
 pub use container::{Container, Created, Pod, Quota, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};
 pub use decide::{Decide, Strategies, StrategyInfo, Undecided};
+pub use decisions::{PastDecision, PastQuestion, Replay, ReplayError};
 pub use env::EnvFault;
 pub use error::{Asked, ContainerError, PrepareError, ReleaseError, ResultFault, UnprepareError};
 pub use floor::NothingShared;

@@ -17,10 +17,11 @@
 //! The kubelet may drop a call at any moment, so a call runs in a task of its own and the caller only waits
 //! for it.
 
-use super::allocation::Allocation;
+use super::allocation::{Allocation, Asking};
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::Driver;
+use super::decisions::PastQuestion;
 use super::error::{Asked, PrepareError};
 use super::locks::{lock, may_wait};
 use super::opaque::main_request;
@@ -75,8 +76,12 @@ impl Driver {
                 }
                 Err(error) => tracing::debug!("not prepared: {error}"),
             });
-            if let Err(error) = &answer {
-                self.tell_refused(&claim, error);
+            match &answer {
+                Ok(_prepared) => self.decisions.prepared(&claim.uid),
+                Err(error) => {
+                    self.tell_refused(&claim, error);
+                    self.decisions.refused(&claim, error);
+                }
             }
             answers.push((claim, answer));
         }
@@ -261,7 +266,8 @@ impl Driver {
             let parts = wanted.iter().map(|wanted| wanted.part(cpus(wanted), CpuSet::new(), Vec::new()));
             return Ok(Booking { parts: parts.collect(), ..named(object) });
         };
-        let (strategy, view, pcie_roots) = allocation.strategy(strategy)?;
+        let Asking { strategy, view, pcie_roots, topology, reserved, options } =
+            allocation.strategy(strategy)?;
         let mut unknown = Vec::new();
         let mut requests: Vec<Request> = wanted.iter().filter_map(request).collect();
         for request in &mut requests {
@@ -275,12 +281,23 @@ impl Driver {
         }
         let state = self.state();
         may_wait("a strategy");
-        let decision = strategy.decide(&requests, &state).map_err(|undecided| {
+        let info = strategy.info();
+        let decision = strategy.decide(&requests, &state);
+        let question = PastQuestion {
+            strategy: info.clone(),
+            options,
+            topology: topology.clone(),
+            reserved: reserved.clone(),
+            groups: view.groups.clone(),
+            requests,
+            state,
+        };
+        self.decisions.asked(&object.id, question, decision.as_ref().ok());
+        let decision = decision.map_err(|undecided| {
             let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { asked: self.asked(view, wanted), undecided, held }
         })?;
         tracing::debug!("{}{}", decision.why, unknown.concat());
-        let info = strategy.info();
         let grants = wanted.iter().zip(decision.grants);
         Ok(Booking {
             strategy: Some(StrategyId { name: info.name, digest: info.digest }),

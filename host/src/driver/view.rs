@@ -14,7 +14,7 @@ pub(super) type Names = BTreeMap<u32, String>;
 
 /// The machine as the node publishes it: what a device's name stands for.
 pub(super) struct View {
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Arc<Vec<Group>>,
     pub(super) devices: Arc<Vec<Device>>,
     names: Names,
 }
@@ -35,7 +35,7 @@ impl View {
         keep_names(single.map(|device| (&device.cpus, &mut device.name)), &mut names, |n| {
             format!("cpudev{n:03}")
         });
-        Self { groups, devices: Arc::new(devices), names }
+        Self { groups: Arc::new(groups), devices: Arc::new(devices), names }
     }
 
     /// What a device's name stands for; groups also when they are not published at the moment.

@@ -122,7 +122,7 @@ fn place(result: &AllocationResult, node_name: &str, view: &View) -> Result<(Pla
 /// CPUs that are in no group by now (offline, or reserved since) may belong to any result.
 pub(super) fn spread(wanted: &[Wanted<'_>], view: &View, cpus: &CpuSet) -> Option<Vec<Part>> {
     let mut grouped = CpuSet::new();
-    for group in &view.groups {
+    for group in view.groups.iter() {
         grouped.extend_from(&group.cpus);
     }
     let mut left = cpus.clone();

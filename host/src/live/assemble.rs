@@ -1,5 +1,6 @@
 //! What the daemon's parts know → the report.
 
+use super::decisions::identity;
 use super::report::{
     ClaimReport, ContainerReport, CpusReport, DeviceReport, DriverReport, FieldReport, KubeletReport,
     NODE_SCHEMA, NodeReport, NriReport, PartReport, PodReport, PublishedReport, RuntimeReport, SlicesReport,
@@ -35,6 +36,11 @@ impl Sources {
         let problems = self.readiness.problems();
         let reason =
             |part: Part| problems.iter().find(|(problem, _)| *problem == part).map(|(_, why)| why.clone());
+        let past = self.driver.past_decisions();
+        let why = |uid: &str| {
+            let past = past.iter().find(|past| past.claim.uid == uid);
+            past.and_then(|past| past.decision.as_ref()).map(|decision| decision.why.clone())
+        };
         let (unregistered, unconnected) = (reason(Part::Registration), reason(Part::Nri));
         NodeReport {
             schema: NODE_SCHEMA.to_owned(),
@@ -63,7 +69,10 @@ impl Sources {
             pending_updates: status.pending_updates,
             unreadable_specs: status.unreadable_specs,
             unprepared_in_use: status.unprepared_in_use,
-            claims: claims.into_iter().map(|held| claim(held, &strategies)).collect(),
+            claims: claims
+                .into_iter()
+                .map(|held| ClaimReport { why: why(&held.uid), ..claim(held, &strategies) })
+                .collect(),
             containers: containers.into_iter().map(container).collect(),
             slices: self.slices(),
             warnings: warnings.into_iter().map(warning).collect(),
@@ -109,11 +118,6 @@ fn parts(parts: Vec<(Part, String)>) -> Vec<PartReport> {
 
 fn runtime(Runtime { name, version, nri }: Runtime) -> RuntimeReport {
     RuntimeReport { name, version, nri_version: nri.map(|version| version.to_string()) }
-}
-
-fn identity(info: &StrategyInfo) -> StrategyIdentity {
-    let StrategyInfo { name, version, digest, .. } = info.clone();
-    StrategyIdentity { name, version: Some(version), digest }
 }
 
 /// What a record says of the strategy, with what is known of it beside.

@@ -1,5 +1,8 @@
 use super::report::{NODE_SCHEMA, NodeReport};
-use super::{ANSWER_BYTES, NODE, RELEASE, Refused, Release, Released};
+use super::{
+    ANSWER_BYTES, DECISIONS, DECISIONS_SCHEMA, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused,
+    Released, ReplayReport,
+};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
@@ -46,8 +49,8 @@ pub enum LiveError {
     },
     /// A daemon of another version.
     #[error(
-        "the daemon at {} answers with `{schema}`, and this dracpu {} knows `{NODE_SCHEMA}`; use the dracpu of the \
-         driver's own image",
+        "the daemon at {} answers with `{schema}`, and this dracpu {} knows `{known}`; use the dracpu of the driver's \
+         own image",
         socket.display(),
         env!("CARGO_PKG_VERSION")
     )]
@@ -56,6 +59,8 @@ pub enum LiveError {
         socket: PathBuf,
         /// What it says.
         schema: String,
+        /// What was expected.
+        known: &'static str,
     },
     /// It will not do it; nothing has changed.
     #[error("{0}")]
@@ -86,7 +91,7 @@ impl Client {
     /// # Errors
     /// [`LiveError`].
     pub fn node(&self) -> Result<NodeReport, LiveError> {
-        self.ask_for_node(NODE.to_owned())
+        self.ask_for(NODE, NODE_SCHEMA)
     }
 
     /// The same, after the daemon has asked the API server which claims are orphans by now. Where the API server does
@@ -95,17 +100,23 @@ impl Client {
     /// # Errors
     /// [`LiveError`].
     pub fn node_afresh(&self) -> Result<NodeReport, LiveError> {
-        self.ask_for_node(format!("{NODE}?fresh=true"))
+        self.ask_for(&format!("{NODE}?fresh=true"), NODE_SCHEMA)
     }
 
-    fn ask_for_node(&self, path: String) -> Result<NodeReport, LiveError> {
-        let answer: Value = self.ask(Method::GET, &path, Vec::new())?;
-        let schema = answer.get("schema").and_then(Value::as_str).unwrap_or("no schema");
-        if schema != NODE_SCHEMA {
-            let schema = schema.chars().filter(|c| !c.is_control()).take(64).collect();
-            return Err(LiveError::OtherVersion { socket: self.socket.clone(), schema });
-        }
-        serde_json::from_value(answer).map_err(|error| self.no_answer(error))
+    /// What the daemon remembers of claims that were to be prepared.
+    ///
+    /// # Errors
+    /// [`LiveError`].
+    pub fn decisions(&self) -> Result<DecisionsReport, LiveError> {
+        self.ask_for(DECISIONS, DECISIONS_SCHEMA)
+    }
+
+    /// Lets the daemon ask the strategy of a claim what it asked it then.
+    ///
+    /// # Errors
+    /// [`LiveError`]; [`Refused`](LiveError::Refused) when it does not remember the question, or the strategy is gone.
+    pub fn replay(&self, uid: &str) -> Result<ReplayReport, LiveError> {
+        self.tell(REPLAY, uid)
     }
 
     /// Frees the CPUs of an orphan.
@@ -113,9 +124,22 @@ impl Client {
     /// # Errors
     /// [`LiveError`]; [`Refused`](LiveError::Refused) for every claim that is none.
     pub fn release(&self, uid: &str) -> Result<Released, LiveError> {
-        let body =
-            serde_json::to_vec(&Release { uid: uid.to_owned() }).map_err(|error| self.no_answer(error))?;
-        self.ask(Method::POST, RELEASE, body)
+        self.tell(RELEASE, uid)
+    }
+
+    fn ask_for<T: DeserializeOwned>(&self, path: &str, known: &'static str) -> Result<T, LiveError> {
+        let answer: Value = self.ask(Method::GET, path, Vec::new())?;
+        let schema = answer.get("schema").and_then(Value::as_str).unwrap_or("no schema");
+        if schema != known {
+            let schema = schema.chars().filter(|c| !c.is_control()).take(64).collect();
+            return Err(LiveError::OtherVersion { socket: self.socket.clone(), schema, known });
+        }
+        serde_json::from_value(answer).map_err(|error| self.no_answer(error))
+    }
+
+    fn tell<T: DeserializeOwned>(&self, path: &str, uid: &str) -> Result<T, LiveError> {
+        let body = serde_json::to_vec(&OfClaim { uid: uid.to_owned() });
+        self.ask(Method::POST, path, body.map_err(|error| self.no_answer(error))?)
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, LiveError> {

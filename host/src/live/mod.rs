@@ -4,10 +4,11 @@
 //!
 //! Translates and calls the driver; decides nothing, stores nothing. Never on TCP.
 //!
-//! Reading order: `report` (the document), `assemble` (how it comes about), this file and `server`, `client`.
+//! Reading order: `report` (the document), `assemble` (how it comes about), `decisions` (what is remembered), this file and `server`, `client`.
 
 mod assemble;
 mod client;
+mod decisions;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod list;
@@ -18,6 +19,9 @@ mod tests;
 
 pub(crate) use assemble::Sources;
 pub use client::{Client, LiveError};
+pub use decisions::{
+    AnswerReport, DECISIONS_SCHEMA, DecisionReport, DecisionsReport, GrantReport, ReplayReport, RequestReport,
+};
 pub use report::*;
 
 use crate::dra::{SocketError, SocketFile};
@@ -32,14 +36,18 @@ use tokio_util::sync::CancellationToken;
 const NODE: &str = "/node";
 /// Releases an orphan.
 const RELEASE: &str = "/claims/release";
+/// What is remembered of claims that were to be prepared.
+const DECISIONS: &str = "/decisions";
+/// Asks a remembered question again.
+const REPLAY: &str = "/decisions/replay";
 /// What a client takes of an answer. A node with a thousand containers makes it half a megabyte.
 const ANSWER_BYTES: usize = 64 << 20;
 /// For the API server, when orphans are asked for.
 const ASK: Duration = Duration::from_secs(10);
 
-/// Which claim to release.
+/// A claim that something is asked for.
 #[derive(Debug, Serialize, Deserialize)]
-struct Release {
+struct OfClaim {
     uid: String,
 }
 

@@ -1,6 +1,6 @@
 use super::assemble::Sources;
 use super::report::NodeReport;
-use super::{ASK, NODE, RELEASE, Refused, Release, Released};
+use super::{ASK, DECISIONS, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused, Released, decisions};
 use crate::words::chain;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
@@ -82,6 +82,8 @@ fn router(sources: Sources) -> Router {
     Router::new()
         .route(NODE, get(node))
         .route(RELEASE, post(release))
+        .route(DECISIONS, get(past_decisions))
+        .route(REPLAY, post(replay))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(sources)
 }
@@ -100,7 +102,7 @@ async fn node(State(sources): State<Sources>, Query(Fresh { fresh }): Query<Fres
     Json(sources.report())
 }
 
-async fn release(State(sources): State<Sources>, Json(Release { uid }): Json<Release>) -> Response {
+async fn release(State(sources): State<Sources>, Json(OfClaim { uid }): Json<OfClaim>) -> Response {
     let held = sources.driver.claim(&uid).map(|(booking, _)| booking);
     match sources.driver.release(&uid).await {
         Ok(()) => {
@@ -108,9 +110,24 @@ async fn release(State(sources): State<Sources>, Json(Release { uid }): Json<Rel
             tracing::info!(claim_uid = uid, cpus = %booking.cpus(), "released by hand");
             Json(Released { uid, cpus: booking.cpus(), blocked: booking.blocked() }).into_response()
         }
-        Err(error) => {
-            let error = chain(&error);
-            (StatusCode::CONFLICT, Json(Refused { error })).into_response()
-        }
+        Err(error) => refused(chain(&error)),
     }
+}
+
+async fn past_decisions(State(sources): State<Sources>) -> Json<DecisionsReport> {
+    Json(decisions::decisions(sources.driver.past_decisions()))
+}
+
+async fn replay(State(sources): State<Sources>, Json(OfClaim { uid }): Json<OfClaim>) -> Response {
+    // As long as a strategy takes, which is bounded.
+    let replayed = tokio::task::spawn_blocking(move || sources.driver.replay(&uid)).await;
+    match replayed {
+        Ok(Ok(replayed)) => Json(decisions::replay(replayed)).into_response(),
+        Ok(Err(error)) => refused(chain(&error)),
+        Err(error) => refused(format!("the driver failed: {error}; report it")),
+    }
+}
+
+fn refused(error: String) -> Response {
+    (StatusCode::CONFLICT, Json(Refused { error })).into_response()
 }

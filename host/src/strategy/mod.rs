@@ -5,7 +5,7 @@
 //!
 //! Reading order: `dracpu_codec::strategy` (the types, what a strategy says of itself, the rules for its answers),
 //! `catalogue`, `compiler` and `component` (loading), `engine` and `limits`, `opened` (the use) and `call`, `convert`,
-//! `log`, `error`.
+//! `log`, `error`; `question` (one as a line of text).
 
 mod bindings;
 mod call;
@@ -18,6 +18,7 @@ mod error;
 mod limits;
 mod log;
 mod opened;
+pub(crate) mod question;
 
 pub use catalogue::{Catalogue, ComponentBytes, EngineError, Inspection, LoadError, LoadFault, Source};
 pub use compiler::{Cache, CacheError};

@@ -184,6 +184,7 @@ impl<'a> Cases<'a> {
             group: Some(device),
             cpuset: named.then(|| self.cpuset(&candidates, count).to_string()),
             pcie_roots,
+            ..Wanted::default()
         }
     }
 

@@ -1,67 +1,14 @@
-//! A question as a line of JSON: what `strategy decide` reads and `strategy check` writes.
+//! A question that was read, in the host's terms.
 
 use crate::config::{DeviceMode, GroupBy};
 use crate::device::{self, Group};
+pub(super) use crate::strategy::question::{Held, Question, Wanted};
 use crate::strategy::{Holding, Request, State};
 use crate::words::quoted;
 use anyhow::{Context as _, bail, ensure};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::machine::Machine;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// A question as it stands in a line. Sets are CPU lists.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Question {
-    /// Comes back in the answer as it is.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub(super) id: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) topology: Option<String>,
-    /// The strategy is opened with every device of this grouping, and requests name one of them. Left out:
-    /// with the groups that the requests name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) group_by: Option<String>,
-    /// In place of `--options`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node_options: Option<Map<String, Value>>,
-    pub(super) available: String,
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub(super) options: Map<String, Value>,
-    pub(super) requests: Vec<Wanted>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) others: Vec<Held>,
-    /// Asked first, of an instance that is fresh then and gets no second chance; only the answer to the last
-    /// question counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) before: Option<Vec<Question>>,
-    /// What `strategy check` found; for people.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub(super) violation: Value,
-}
-
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Wanted {
-    pub(super) name: String,
-    pub(super) count: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cpuset: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) pcie_roots: Vec<String>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Held {
-    #[serde(default)]
-    pub(super) cpus: String,
-    #[serde(default)]
-    pub(super) blocked: String,
-}
 
 /// A question in the host's terms, for one machine.
 #[derive(Debug)]
@@ -135,10 +82,17 @@ impl Question {
             group: at,
             count: wanted.count,
             cpuset,
-            options: self.options.clone(),
+            options: merged(&self.options, &wanted.options),
             pcie_roots: wanted.pcie_roots.iter().map(root).collect::<anyhow::Result<_>>()?,
         })
     }
+}
+
+/// Options with others over them.
+fn merged(under: &Map<String, Value>, over: &Map<String, Value>) -> Map<String, Value> {
+    let mut options = under.clone();
+    options.extend(over.clone());
+    options
 }
 
 /// What a strategy is opened with: the devices of a grouping, or what the requests name.

@@ -3,6 +3,7 @@ mod claim_status;
 mod claims;
 mod containers;
 mod crashes;
+mod decisions;
 mod faults;
 mod inventory;
 #[cfg(debug_assertions)]

@@ -94,6 +94,14 @@ fn the_nodes_options_lie_under_the_questions() {
 }
 
 #[test]
+fn options_of_a_request_lie_over_the_questions() {
+    let question = r#"{"available":"0-15","options":{"full-pcpus-only":false},"requests":[
+        {"name":"a","count":3},{"name":"b","count":3,"options":{"full-pcpus-only":true}}]}"#;
+    let (answers, _) = answers("packed", json!({}), &question.replace('\n', " "));
+    assert_eq!(answers[0]["denied"]["request"], "b", "{}", answers[0]);
+}
+
+#[test]
 fn a_bad_question_is_answered_with_its_error_and_the_rest_goes_on() {
     for (bad, words) in [
         ("{", "not a question"),

@@ -1,0 +1,217 @@
+use crate::live::{ClaimReport, DecisionReport, NodeReport};
+use crate::words::{listed, plain, quoted};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A claim that somebody asks about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Subject<'a> {
+    /// What it holds, if it does.
+    pub(super) claim: Option<&'a ClaimReport>,
+    /// What is remembered of it.
+    pub(super) decision: Option<&'a DecisionReport>,
+}
+
+/// Why it is not known what is meant.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotFound {
+    #[error(
+        "`{}` is neither a claim nor a pod that this node's driver knows; `dracpu claims` lists the claims, and what was \
+         refused long ago is forgotten",
+        quoted(.0)
+    )]
+    Nobody(String),
+    #[error("`{}` is more than one thing: {}; name the one that is meant by its UID", quoted(.what), listed(.candidates))]
+    Ambiguous { what: String, candidates: Vec<String> },
+}
+
+impl Subject<'_> {
+    pub(super) fn uid(&self) -> &str {
+        let remembered = self.decision.map(|decision| decision.uid.as_str());
+        self.claim.map(|claim| claim.uid.as_str()).or(remembered).unwrap_or_default()
+    }
+
+    /// Namespace and name; the UID where there is none.
+    pub(super) fn name(&self) -> String {
+        match (self.claim, self.decision) {
+            (Some(claim), _) => name_of(claim),
+            (None, Some(decision)) => format!("{}/{}", decision.namespace, decision.name),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// What is remembered of a claim that was refused.
+    pub(super) fn refused(&self) -> Option<&DecisionReport> {
+        self.decision.filter(|decision| decision.refusal.is_some())
+    }
+}
+
+/// A claim's namespace and name; its UID where nothing else is known.
+pub(super) fn name_of(claim: &ClaimReport) -> String {
+    match claim.name.as_str() {
+        "" => claim.uid.clone(),
+        name => format!("{}/{name}", claim.namespace),
+    }
+}
+
+/// The claim, or all claims of the pod, that is meant: by UID, name, or namespace and name. Never empty.
+pub(super) fn find<'a>(
+    node: &'a NodeReport,
+    decisions: &'a [DecisionReport],
+    what: &str,
+) -> Result<Vec<Subject<'a>>, NotFound> {
+    let mut known: BTreeMap<&str, Subject<'a>> = BTreeMap::new();
+    for claim in &node.claims {
+        known.insert(&claim.uid, Subject { claim: Some(claim), decision: None });
+    }
+    for decision in decisions {
+        let nothing = Subject { claim: None, decision: None };
+        known.entry(&decision.uid).or_insert(nothing).decision = Some(decision);
+    }
+    if let Some(subject) = known.get(what) {
+        return Ok(vec![*subject]);
+    }
+    let named = |namespace: &str, name: &str| what == name || what.split_once('/') == Some((namespace, name));
+    let mut claims: Vec<Subject<'a>> = known
+        .values()
+        .filter(|subject| match (subject.claim, subject.decision) {
+            (Some(claim), _) => named(&claim.namespace, &claim.name),
+            (None, Some(decision)) => named(&decision.namespace, &decision.name),
+            (None, None) => false,
+        })
+        .copied()
+        .collect();
+    // Of a name that claims have had one after another, what is gone does not count.
+    let lives = |subject: &Subject<'_>| subject.claim.is_some() || subject.refused().is_some();
+    if claims.iter().any(lives) {
+        claims.retain(lives);
+    }
+    let pods: BTreeSet<(&str, &str, &str)> = node
+        .claims
+        .iter()
+        .filter_map(|claim| claim.pod.as_ref())
+        .filter(|pod| what == pod.uid || named(&pod.namespace, &pod.name))
+        .map(|pod| (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()))
+        .collect();
+    let of_pod = |uid: &str| -> Vec<Subject<'a>> {
+        let has = |subject: &&Subject<'a>| {
+            subject.claim.and_then(|claim| claim.pod.as_ref()).is_some_and(|pod| pod.uid == uid)
+        };
+        known.values().filter(has).copied().collect()
+    };
+    match (claims.as_slice(), pods.iter().next()) {
+        ([], None) => Err(NotFound::Nobody(plain(what))),
+        ([claim], None) => Ok(vec![*claim]),
+        ([], Some((_, _, uid))) if pods.len() == 1 => Ok(of_pod(uid)),
+        // A pod with one claim that has its name.
+        ([claim], Some((_, _, uid)))
+            if pods.len() == 1 && of_pod(uid).iter().all(|of| of.uid() == claim.uid()) =>
+        {
+            Ok(vec![*claim])
+        }
+        _ => {
+            let of_claims = claims.iter().map(|claim| {
+                let refused = if claim.claim.is_none() { ", refused" } else { "" };
+                format!("claim {} ({}{refused})", plain(&claim.name()), plain(claim.uid()))
+            });
+            let of_pods = pods.iter().map(|(namespace, name, uid)| format!("pod {namespace}/{name} ({uid})"));
+            let candidates = of_claims.chain(of_pods.map(|pod| plain(&pod))).collect();
+            Err(NotFound::Ambiguous { what: plain(what), candidates })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::ClaimState;
+    use crate::live::fixtures;
+
+    fn decision(uid: &str, name: &str, refusal: Option<&str>) -> DecisionReport {
+        DecisionReport {
+            uid: uid.to_owned(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            at: String::new(),
+            refusal: refusal.map(str::to_owned),
+            strategy: None,
+            requests: Vec::new(),
+            question: None,
+            answer: None,
+        }
+    }
+
+    /// The UIDs that are meant, or what is said instead.
+    fn found(node: &NodeReport, decisions: &[DecisionReport], what: &str) -> Result<Vec<String>, String> {
+        let subjects = find(node, decisions, what).map_err(|error| error.to_string())?;
+        Ok(subjects.iter().map(|subject| subject.uid().to_owned()).collect())
+    }
+
+    #[test]
+    fn a_claim_is_meant_by_uid_by_name_and_by_namespace_and_name_and_a_pod_stands_for_its_claims() {
+        let mut second = fixtures::claim("u-2", "more", ClaimState::Bound, "2", "");
+        second.pod = fixtures::claim("u-1", "web", ClaimState::Bound, "1", "").pod;
+        let node = fixtures::node(vec![
+            fixtures::claim("u-1", "web", ClaimState::Bound, "1", ""),
+            second,
+            fixtures::claim("u-3", "idle", ClaimState::Waiting, "3", ""),
+        ]);
+        let refused = [decision("u-4", "big", Some("no room")), decision("u-3", "idle", None)];
+        for (what, uids) in [
+            ("u-1", &["u-1"][..]),
+            ("web", &["u-1"]),
+            ("default/web", &["u-1"]),
+            ("of-web", &["u-1", "u-2"]),
+            ("default/of-web", &["u-1", "u-2"]),
+            ("pod-of-web", &["u-1", "u-2"]),
+            ("u-3", &["u-3"]),
+            ("big", &["u-4"]),
+            ("default/big", &["u-4"]),
+        ] {
+            assert_eq!(
+                found(&node, &refused, what),
+                Ok(uids.iter().map(|uid| (*uid).to_owned()).collect()),
+                "{what}"
+            );
+        }
+        for nobody in ["", "we", "other/web", "default/", "/", "default"] {
+            assert!(
+                found(&node, &refused, nobody).unwrap_err().contains("neither a claim nor a pod"),
+                "{nobody}"
+            );
+        }
+        let subject = find(&node, &refused, "idle").unwrap().remove(0);
+        assert!(subject.claim.is_some() && subject.decision.is_some(), "both sides of it");
+    }
+
+    #[test]
+    fn a_name_that_means_several_things_is_an_error_that_lists_them() {
+        let mut elsewhere = fixtures::claim("u-2", "web", ClaimState::Waiting, "2", "");
+        elsewhere.namespace = "prod".to_owned();
+        let node = fixtures::node(vec![fixtures::claim("u-1", "web", ClaimState::Bound, "1", ""), elsewhere]);
+        let why = found(&node, &[], "web").unwrap_err();
+        for candidate in ["claim default/web (u-1)", "claim prod/web (u-2)", "by its UID"] {
+            assert!(why.contains(candidate), "{candidate} in {why}");
+        }
+        assert_eq!(found(&node, &[], "prod/web"), Ok(vec!["u-2".to_owned()]));
+
+        // A claim that has a pod's name, which has another one.
+        let node = fixtures::node(vec![
+            fixtures::claim("u-1", "web", ClaimState::Bound, "1", ""),
+            fixtures::claim("u-3", "of-web", ClaimState::Waiting, "3", ""),
+        ]);
+        let why = found(&node, &[], "of-web").unwrap_err();
+        assert!(
+            why.contains("claim default/of-web (u-3)") && why.contains("pod default/of-web (pod-of-web)"),
+            "{why}"
+        );
+        assert_eq!(found(&node, &[], "pod-of-web"), Ok(vec!["u-1".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_gone_does_not_make_a_name_ambiguous() {
+        let node = fixtures::node(vec![fixtures::claim("u-2", "web", ClaimState::Bound, "1", "")]);
+        let past = [decision("u-1", "web", None)];
+        assert_eq!(found(&node, &past, "web"), Ok(vec!["u-2".to_owned()]));
+        assert_eq!(found(&fixtures::node(Vec::new()), &past, "web"), Ok(vec!["u-1".to_owned()]));
+    }
+}
