@@ -356,6 +356,11 @@ async fn a_claims_cpus_are_explained_by_the_question_that_its_strategy_was_asked
         ensure!(text.contains(words), "{words} in {text}");
     }
 
+    // A pod without claims.
+    node.run_pod("plain", &[], &[ContainerAsk::new("app", &[])]).await?;
+    let text = node.dracpu(&["explain", "plain"]).await?.stdout;
+    ensure!(text.contains("pod default/plain, container app") && text.contains("the shared pool"), "{text}");
+
     // Whose a CPU is.
     let first = own.split(['-', ',']).next().unwrap_or_default().to_owned();
     let whose = node.dracpu(&["explain", "--cpu", &first]).await?.stdout;

@@ -9,15 +9,15 @@ use super::live::Daemon;
 use super::{Failure, Output};
 use crate::driver::ClaimState;
 use crate::live::{
-    AnswerReport, ClaimReport, Client, DecisionReport, LiveError, NodeReport, ReplayReport, RequestReport,
-    StrategyIdentity,
+    AnswerReport, ClaimReport, Client, ContainerReport, DecisionReport, LiveError, NodeReport, ReplayReport,
+    RequestReport, StrategyIdentity,
 };
 use crate::words::plain;
 use dracpu_cpuset::CpuSet;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use subject::{Subject, name_of};
+use subject::{Meant, Subject, name_of};
 
 /// Explain which CPUs a claim or a pod has and why, why it was refused, or whose a CPU is
 ///
@@ -65,15 +65,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         (what, None) => {
             let (node, decisions) = (client.node_afresh()?, client.decisions()?.decisions);
             let what = what.as_deref().unwrap_or_default();
-            let subjects =
-                subject::find(&node, &decisions, what).map_err(|why| Failure::Failed(why.into()))?;
+            let meant = subject::find(&node, &decisions, what).map_err(|why| Failure::Failed(why.into()))?;
+            let (subjects, containers) = match meant {
+                Meant::Claims(claims) => (claims, Vec::new()),
+                Meant::Containers(containers) => (Vec::new(), containers),
+            };
             let explained: Vec<Explained<'_>> =
                 subjects.into_iter().map(|subject| explained(&client, &node, subject)).collect();
             match args.output {
-                Output::Text => explained.iter().map(text).collect::<Vec<_>>().join("\n"),
+                Output::Text => {
+                    let parts = explained.iter().map(text).chain(containers.into_iter().map(without_claims));
+                    parts.collect::<Vec<_>>().join("\n")
+                }
                 Output::Json => {
                     let claims: Vec<Value> = explained.iter().map(json).collect();
-                    format!("{:#}\n", json!({"schema": SCHEMA, "node": node.node, "claims": claims}))
+                    format!(
+                        "{:#}\n",
+                        json!({"schema": SCHEMA, "node": node.node, "claims": claims, "containers": containers})
+                    )
                 }
             }
         }
@@ -159,7 +168,7 @@ struct Lines(String);
 impl Lines {
     fn say(&mut self, label: &str, text: impl AsRef<str>) {
         // Writing to a String does not fail.
-        let _infallible = writeln!(self.0, "  {label:<11}{}", plain(text.as_ref()));
+        let _infallible = writeln!(self.0, "  {label:<12} {}", plain(text.as_ref()));
     }
 }
 
@@ -189,6 +198,30 @@ fn text(explained: &Explained<'_>) -> String {
     }
     for help in help {
         lines.say("help", help);
+    }
+    lines.0
+}
+
+/// Where a container of a pod without claims runs.
+fn without_claims(container: &ContainerReport) -> String {
+    let pod = &container.pod;
+    let mut lines = Lines(format!(
+        "pod {}/{}, container {}\n",
+        plain(&pod.namespace),
+        plain(&pod.name),
+        plain(&container.name)
+    ));
+    let runs = match (&container.wanted, container.unproven.as_slice()) {
+        _ if container.stopped => "it has ended".to_owned(),
+        (Some(shared), _) => format!("{}, the shared pool: it has no claim here", counted(shared)),
+        (None, said) => format!(
+            "left alone until it is known whether it has the claims that it says it has: {}",
+            said.join(", ")
+        ),
+    };
+    lines.say("CPUs", runs);
+    if let (true, Some(mask)) = (container.differs, &container.mask) {
+        lines.say("still on", format!("{}; a change is on its way", counted(mask)));
     }
     lines.0
 }
@@ -296,4 +329,80 @@ fn identity(strategy: Option<&StrategyIdentity>) -> String {
 
 fn counted(cpus: &CpuSet) -> String {
     format!("{cpus} ({})", cpus.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::fixtures;
+
+    #[test]
+    fn a_pod_without_claims_is_told_where_its_containers_run() {
+        let mut container = fixtures::container("c", "plain", "2-7");
+        assert!(
+            without_claims(&container).contains("2-7 (6), the shared pool"),
+            "{}",
+            without_claims(&container)
+        );
+        container.mask = Some(CpuSet::from([0]));
+        container.differs = true;
+        assert!(
+            without_claims(&container).contains("still on     0 (1); a change"),
+            "{}",
+            without_claims(&container)
+        );
+        container.stopped = true;
+        assert!(without_claims(&container).contains("it has ended"));
+    }
+
+    #[test]
+    fn an_answer_that_is_another_one_by_now_says_which_component_gave_it() {
+        let answer = |cpus: &str| AnswerReport {
+            grants: vec![crate::live::GrantReport {
+                cpus: cpus.parse().unwrap(),
+                blocked: CpuSet::new(),
+                mems: Vec::new(),
+            }],
+            joins_shared_pool: false,
+            why: format!("because {cpus}"),
+        };
+        let strategy = |digest: &str| StrategyIdentity {
+            name: "s".to_owned(),
+            version: Some("1.0.0".to_owned()),
+            digest: digest.to_owned(),
+        };
+        let then = |cpus: Option<&str>| DecisionReport {
+            uid: "u".to_owned(),
+            namespace: "ns".to_owned(),
+            name: "c".to_owned(),
+            at: String::new(),
+            refusal: None,
+            strategy: Some(strategy("sha256:1")),
+            requests: Vec::new(),
+            question: None,
+            answer: cpus.map(answer),
+        };
+        let now = |digest: &str, cpus: Option<&str>, refusal: Option<&str>| {
+            Ok(ReplayReport {
+                strategy: strategy(digest),
+                answer: cpus.map(answer),
+                refusal: refusal.map(str::to_owned),
+            })
+        };
+        for (then, now, words) in [
+            (then(Some("1")), now("sha256:1", Some("1"), None), "the same answer"),
+            (then(None), now("sha256:1", None, Some("no")), "the same answer"),
+            (
+                then(Some("1")),
+                now("sha256:2", Some("1"), None),
+                "the same answer by s 1.0.0 sha256:2, which is another",
+            ),
+            (then(Some("1")), now("sha256:2", Some("2"), None), "than then: 2; because 2"),
+            (then(Some("1")), now("sha256:1", None, Some("no room")), "refused: no room"),
+            (then(None), now("sha256:1", Some("3"), None), "another answer: 3; because 3"),
+            (then(None), Err(LiveError::Refused("gone".to_owned())), "not possible: gone"),
+        ] {
+            assert!(again(&then, &now).contains(words), "{words} in {}", again(&then, &now));
+        }
+    }
 }

@@ -93,6 +93,27 @@ pub(crate) fn claim(uid: &str, name: &str, state: ClaimState, cpus: &str, blocke
     }
 }
 
+/// A container without claims that runs, with this mask.
+pub(crate) fn container(id: &str, pod: &str, mask: &str) -> ContainerReport {
+    let mask: Option<CpuSet> = Some(mask.parse().unwrap());
+    ContainerReport {
+        id: id.to_owned(),
+        name: "app".to_owned(),
+        pod: PodReport {
+            namespace: "default".to_owned(),
+            name: pod.to_owned(),
+            uid: format!("uid-of-{pod}"),
+        },
+        claims: Vec::new(),
+        unproven: Vec::new(),
+        wanted: mask.clone(),
+        mask,
+        differs: false,
+        started: true,
+        stopped: false,
+    }
+}
+
 fn strategy() -> StrategyIdentity {
     StrategyIdentity {
         name: "packed".to_owned(),

@@ -1,4 +1,4 @@
-use crate::live::{ClaimReport, DecisionReport, NodeReport};
+use crate::live::{ClaimReport, ContainerReport, DecisionReport, NodeReport};
 use crate::words::{listed, plain, quoted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,29 @@ pub(super) struct Subject<'a> {
     pub(super) decision: Option<&'a DecisionReport>,
 }
 
+/// What is meant.
+#[derive(Debug)]
+pub(super) enum Meant<'a> {
+    /// Claims; never none.
+    Claims(Vec<Subject<'a>>),
+    /// The containers of a pod that has no claim here; never none.
+    Containers(Vec<&'a ContainerReport>),
+}
+
 /// Why it is not known what is meant.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotFound {
     #[error(
-        "`{}` is neither a claim nor a pod that this node's driver knows; `dracpu claims` lists the claims, and what was \
+        "`{}` is neither a claim nor a pod that this node's driver knows{}; `dracpu claims` lists the claims, and what was \
          refused long ago is forgotten",
-        quoted(.0)
+        quoted(.what),
+        if .alike.is_empty() { String::new() } else { format!(", but there is {}", listed(.alike)) }
     )]
-    Nobody(String),
+    Nobody {
+        what: String,
+        /// Claims whose names begin so, as those do that are made for a pod.
+        alike: Vec<String>,
+    },
     #[error("`{}` is more than one thing: {}; name the one that is meant by its UID", quoted(.what), listed(.candidates))]
     Ambiguous { what: String, candidates: Vec<String> },
 }
@@ -53,12 +67,12 @@ pub(super) fn name_of(claim: &ClaimReport) -> String {
     }
 }
 
-/// The claim, or all claims of the pod, that is meant: by UID, name, or namespace and name. Never empty.
+/// The claim, or the pod with its claims, that is meant: by UID, name, or namespace and name.
 pub(super) fn find<'a>(
     node: &'a NodeReport,
     decisions: &'a [DecisionReport],
     what: &str,
-) -> Result<Vec<Subject<'a>>, NotFound> {
+) -> Result<Meant<'a>, NotFound> {
     let mut known: BTreeMap<&str, Subject<'a>> = BTreeMap::new();
     for claim in &node.claims {
         known.insert(&claim.uid, Subject { claim: Some(claim), decision: None });
@@ -68,7 +82,7 @@ pub(super) fn find<'a>(
         known.entry(&decision.uid).or_insert(nothing).decision = Some(decision);
     }
     if let Some(subject) = known.get(what) {
-        return Ok(vec![*subject]);
+        return Ok(Meant::Claims(vec![*subject]));
     }
     let named = |namespace: &str, name: &str| what == name || what.split_once('/') == Some((namespace, name));
     let mut claims: Vec<Subject<'a>> = known
@@ -89,6 +103,7 @@ pub(super) fn find<'a>(
         .claims
         .iter()
         .filter_map(|claim| claim.pod.as_ref())
+        .chain(node.containers.iter().map(|container| &container.pod))
         .filter(|pod| what == pod.uid || named(&pod.namespace, &pod.name))
         .map(|pod| (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()))
         .collect();
@@ -98,26 +113,41 @@ pub(super) fn find<'a>(
         };
         known.values().filter(has).copied().collect()
     };
-    match (claims.as_slice(), pods.iter().next()) {
-        ([], None) => Err(NotFound::Nobody(plain(what))),
-        ([claim], None) => Ok(vec![*claim]),
-        ([], Some((_, _, uid))) if pods.len() == 1 => Ok(of_pod(uid)),
+    let pod = pods.iter().next().filter(|_| pods.len() == 1).map(|(_, _, uid)| *uid);
+    match (claims.as_slice(), pod) {
+        ([], None) if pods.is_empty() => {
+            let begins = |subject: &&Subject<'_>| {
+                let name = subject.name();
+                let name =
+                    if what.contains('/') { &name } else { name.rsplit('/').next().unwrap_or_default() };
+                !what.is_empty() && name.strip_prefix(what).is_some_and(|rest| rest.starts_with('-'))
+            };
+            let alike = known.values().filter(begins).map(described).collect();
+            Err(NotFound::Nobody { what: plain(what), alike })
+        }
+        ([claim], None) if pods.is_empty() => Ok(Meant::Claims(vec![*claim])),
+        ([], Some(uid)) => match of_pod(uid) {
+            claims if claims.is_empty() => {
+                Ok(Meant::Containers(node.containers.iter().filter(|known| known.pod.uid == uid).collect()))
+            }
+            claims => Ok(Meant::Claims(claims)),
+        },
         // A pod with one claim that has its name.
-        ([claim], Some((_, _, uid)))
-            if pods.len() == 1 && of_pod(uid).iter().all(|of| of.uid() == claim.uid()) =>
-        {
-            Ok(vec![*claim])
+        ([claim], Some(uid)) if of_pod(uid).iter().map(Subject::uid).eq([claim.uid()]) => {
+            Ok(Meant::Claims(vec![*claim]))
         }
         _ => {
-            let of_claims = claims.iter().map(|claim| {
-                let refused = if claim.claim.is_none() { ", refused" } else { "" };
-                format!("claim {} ({}{refused})", plain(&claim.name()), plain(claim.uid()))
-            });
+            let of_claims = claims.iter().map(described);
             let of_pods = pods.iter().map(|(namespace, name, uid)| format!("pod {namespace}/{name} ({uid})"));
             let candidates = of_claims.chain(of_pods.map(|pod| plain(&pod))).collect();
             Err(NotFound::Ambiguous { what: plain(what), candidates })
         }
     }
+}
+
+fn described(subject: &Subject<'_>) -> String {
+    let refused = if subject.claim.is_none() { ", refused" } else { "" };
+    format!("claim {} ({}{refused})", plain(&subject.name()), plain(subject.uid()))
 }
 
 #[cfg(test)]
@@ -142,8 +172,10 @@ mod tests {
 
     /// The UIDs that are meant, or what is said instead.
     fn found(node: &NodeReport, decisions: &[DecisionReport], what: &str) -> Result<Vec<String>, String> {
-        let subjects = find(node, decisions, what).map_err(|error| error.to_string())?;
-        Ok(subjects.iter().map(|subject| subject.uid().to_owned()).collect())
+        match find(node, decisions, what).map_err(|error| error.to_string())? {
+            Meant::Claims(claims) => Ok(claims.iter().map(|subject| subject.uid().to_owned()).collect()),
+            Meant::Containers(containers) => Ok(containers.iter().map(|known| known.id.clone()).collect()),
+        }
     }
 
     #[test]
@@ -179,8 +211,8 @@ mod tests {
                 "{nobody}"
             );
         }
-        let subject = find(&node, &refused, "idle").unwrap().remove(0);
-        assert!(subject.claim.is_some() && subject.decision.is_some(), "both sides of it");
+        let Meant::Claims(subjects) = find(&node, &refused, "idle").unwrap() else { panic!("no claim") };
+        assert!(subjects[0].claim.is_some() && subjects[0].decision.is_some(), "both sides of it");
     }
 
     #[test]
@@ -213,5 +245,22 @@ mod tests {
         let past = [decision("u-1", "web", None)];
         assert_eq!(found(&node, &past, "web"), Ok(vec!["u-2".to_owned()]));
         assert_eq!(found(&fixtures::node(Vec::new()), &past, "web"), Ok(vec!["u-1".to_owned()]));
+    }
+
+    #[test]
+    fn a_pod_without_claims_stands_for_its_containers_and_a_name_that_begins_others_is_no_dead_end() {
+        let mut node =
+            fixtures::node(vec![fixtures::claim("u-1", "web-cpus-x7f", ClaimState::Waiting, "1", "")]);
+        node.containers =
+            vec![fixtures::container("c-1", "plain", "2-7"), fixtures::container("c-2", "other", "2-7")];
+        assert_eq!(found(&node, &[], "plain"), Ok(vec!["c-1".to_owned()]));
+        assert_eq!(found(&node, &[], "default/other"), Ok(vec!["c-2".to_owned()]));
+        for what in ["web", "default/web", "web-cpus"] {
+            let why = found(&node, &[], what).unwrap_err();
+            assert!(why.contains("but there is claim default/web-cpus-x7f (u-1)"), "{what}: {why}");
+        }
+        for what in ["we", "cpus", "", "x7f", "prod/web"] {
+            assert!(!found(&node, &[], what).unwrap_err().contains("but there is"), "{what}");
+        }
     }
 }

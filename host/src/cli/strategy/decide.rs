@@ -21,7 +21,7 @@ use std::process::ExitCode;
 ///
 /// A question: {"id":"1","available":"0-7","requests":[{"name":"r","count":2,"group":"0-7"}]}. `available`
 /// are the free CPUs; `group` is a CPU list or a device name, left out it is every CPU; `options` are the
-/// claim's; `topology` names the machine where there are several. `groupBy` opens the strategy with every device
+/// claim's, and a request's own lie over them; `topology` names the machine where there are several. `groupBy` opens the strategy with every device
 /// of a grouping, `nodeOptions` stand in for --options, and the questions of `before` are asked first, of the
 /// same fresh instance: so are the lines that `strategy check` writes. The answer has `grants`, or `denied`, or `fault`; `error` when the question itself is wrong, and
 /// then the exit code is 1.
