@@ -65,8 +65,13 @@ pub(super) fn whose(node: &NodeReport, cpu: u32) -> Whose {
                 .filter(|container| container.wanted.as_ref().is_some_and(runs))
                 .count();
             let text = format!(
-                "it is in the shared pool of {} CPUs, which {containers} containers run on; a claim may have it",
-                cpus.shared.len()
+                "it is in the shared pool of {} CPUs ({} there now); a claim may have it",
+                cpus.shared.len(),
+                match containers {
+                    0 => "no container is".to_owned(),
+                    1 => "1 container is".to_owned(),
+                    more => format!("{more} containers are"),
+                }
             );
             ("shared", Vec::new(), text)
         }
