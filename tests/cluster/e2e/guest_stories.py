@@ -150,6 +150,43 @@ def claims_outlive_the_drivers_death():
 
 
 @story
+def an_offline_cpu_makes_the_claims_of_its_device_unhealthy_until_it_is_back():
+    selectors = [{"cel": {"expression": 'device.attributes["resource.kubernetes.io"].numaNode == 1'}}]
+    spec = {"devices": {"requests": [request(2, selectors=selectors)]}}
+    apply(*({**claim(f"{name}-cpu"), "spec": spec} for name in ("hit", "near")))
+    apply(*(pod(name, claims=[f"{name}-cpu"]) for name in ("hit", "near")))
+    wait_ready("hit", "near")
+    lost = max(mask("hit"))
+
+    def health(name):
+        statuses = get("pod", name)["status"]["containerStatuses"][0].get("allocatedResourcesStatus", [])
+        return [(one["health"], one.get("message", "")) for each in statuses for one in each["resources"]]
+
+    def are(state, *words):
+        return lambda: all(
+            [found == state and all(word in message for word in words) for found, message in health(name)] == [True]
+            for name in ("hit", "near")
+        )
+
+    def be(online):
+        node.inside("sh", "-c", f"echo {online} > /sys/devices/system/cpu/cpu{lost}/online")
+
+    wait("both claims are healthy", are("Healthy"))
+    be(0)
+    try:
+        uid = get("resourceclaim", "hit-cpu")["metadata"]["uid"]
+        wait("both are told which claim lacks which CPU", are("Unhealthy", uid, f"{lost}"), limit=120)
+        said = driver.dracpu("claims")
+        check("hit" in said and "near" in said, said)
+    finally:
+        be(1)
+    wait("both claims are healthy again", are("Healthy"), limit=120)
+    wait("its container has the CPU back", lambda: lost in mask("hit"), limit=120)
+    end("hit", "near")
+    all_are_free()
+
+
+@story
 def grouped_by_socket_or_machine_a_claim_reaches_further():
     def look_at_the_machine():
         check([offered(name) for name in driver.devices()] == [8], f"{driver.devices()}")
