@@ -39,8 +39,6 @@ KUBERNETES = set("""
 
 # Directories of a test cluster, beside those of the repository.
 OF_A_CLUSTER = ("host/run", "host/var")
-# Verbs that pages name and that are not there yet.
-COMING = {"explain"}
 
 
 class Faults:
@@ -157,7 +155,7 @@ def check_verbs(faults, program, pages):
                     below = program.verbs.get(" ".join(verb), [])
                     if not below:
                         break
-                    faults.check(word in below or word in COMING, f"{page.name}: `{code}`: dracpu {' '.join(verb)} has no verb {word}")
+                    faults.check(word in below, f"{page.name}: `{code}`: dracpu {' '.join(verb)} has no verb {word}")
                     verb.append(word)
     told = " ".join(code for page in pages for code in page.code)
     for verb, below in program.verbs.items():
@@ -327,8 +325,7 @@ def main():
     check_make(faults, pages, root)
     check_tests(faults, pages, root)
     check_alerts_and_events(faults, pages, root)
-    if "doctor" in program.verbs[""]:
-        check_doctor(faults, program, pages)
+    check_doctor(faults, program, pages)
     check_links(faults, pages, root)
     check_excerpts(faults, pages, root)
     print(f"{faults.checked} names checked, {faults.failed} failed")
