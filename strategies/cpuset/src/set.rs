@@ -89,14 +89,14 @@ impl CpuSet {
     fn repeat(&mut self, distance: u32, last: u32) {
         let (words, bits) = ((distance / BITS) as usize, distance % BITS);
         self.words.resize((last / BITS) as usize + 1, 0);
-        let old = self.words.clone();
-        let below = std::iter::once(0).chain(old.iter().copied());
-        let shifted = old.iter().zip(below).map(|(word, below)| match bits {
-            0 => *word,
-            bits => word << bits | below >> (BITS - bits),
-        });
-        for (word, more) in self.words.iter_mut().skip(words).zip(shifted) {
-            *word |= more;
+        // From the top, so that what is copied is what was there before.
+        for at in (words..self.words.len()).rev() {
+            let word = |at: Option<usize>| at.and_then(|at| self.words.get(at)).copied().unwrap_or(0);
+            let (same, below) = (word(Some(at - words)), word(at.checked_sub(words + 1)));
+            let more = if bits == 0 { same } else { same << bits | below >> (BITS - bits) };
+            if let Some(word) = self.words.get_mut(at) {
+                *word |= more;
+            }
         }
         if let Some(word) = self.words.last_mut() {
             *word &= u64::MAX >> (BITS - 1 - last % BITS);
