@@ -1,5 +1,5 @@
-//! Hands back what only the start of the daemon needed: most of its memory is the program itself, and much of that reads
-//! configuration, compiles components and sets up connections once.
+//! Hands back what is needed rarely: most of the daemon's memory is the program itself, and much of that reads
+//! configuration, compiles components and sets up connections, once.
 //!
 //! The kernel maps a program's file piece by piece as it is used, with the neighbourhood of each piece (`fault_around_bytes`),
 //! and takes nothing back while memory is plenty. What is unmapped here stays in the page cache for as long as the kernel

@@ -404,10 +404,16 @@ fn early(ended: Result<(&'static str, anyhow::Result<()>), JoinError>) -> anyhow
 /// lost are written again, and claims that nobody will unprepare are looked for.
 async fn keep_claims(driver: Arc<Driver>) {
     let tidy = async {
-        tokio::time::sleep(STARTED).await;
-        match memory::unmap_program() {
-            Ok(bytes) => tracing::debug!(bytes, "unmapped the program, of which starting needed most"),
-            Err(error) => tracing::debug!(%error, "the program stays in memory as far as starting needed it"),
+        let mut pause = STARTED;
+        loop {
+            tokio::time::sleep(pause).await;
+            match memory::unmap_program() {
+                Ok(bytes) => tracing::trace!(bytes, "unmapped the program, most of which is needed rarely"),
+                Err(error) => {
+                    tracing::debug!(%error, "the program stays in memory as far as it was needed once")
+                }
+            }
+            pause = CLAIMS;
         }
     };
     let look = async {
