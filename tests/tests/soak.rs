@@ -65,8 +65,9 @@ fn is_flat(tenths: &[Tenth], long: bool) -> Result<()> {
     let slack = if long { 0 } else { 2048 };
     let most = first.at_its_end.resident_kib * 105 / 100 + slack;
     ensure!(last.at_its_end.resident_kib <= most, "memory grows: {first:?} to {last:?}");
+    // A connection may be open for the moment; one for each claim would be many.
     ensure!(
-        last.at_its_end.files <= first.at_its_end.files,
+        last.at_its_end.files <= first.at_its_end.files + 4,
         "file descriptors stay open: {first:?} to {last:?}"
     );
     ensure!(!long || last.median * 2 <= first.median * 3, "it gets slower: {first:?} to {last:?}");
