@@ -2,7 +2,7 @@
 
 COMPONENTS="etcd kube-apiserver kube-controller-manager kube-scheduler containerd kubelet"
 NODE=dracpu-node                   # not the host's name: a driver must not take one for the other
-GATES=${GATES:-DRANodeAllocatableResources=true,DRAListTypeAttributes=true,DRAOptionalNodeOperations=true}
+GATES=${GATES:-DRANodeAllocatableResources=true,DRAListTypeAttributes=true${GUEST:+,DRAOptionalNodeOperations=true}}
 
 is_component() { [[ " $COMPONENTS " == *" $1 "* ]]; }
 
