@@ -374,15 +374,17 @@ impl Ledger {
         live.filter(|entry| entry.claims.contains(uid)).map(|entry| &entry.who).next()
     }
 
-    /// How many containers run on CPUs that claims hold for others, as far as their masks are known: they have yet to be
-    /// told.
+    /// How many containers run on CPUs that live containers have by their claims, as far as their masks are known: they
+    /// have yet to be told. A claim that waits for its container shares its CPUs with nobody who could mind.
     #[must_use]
     pub fn overlapping(&self) -> usize {
         let booked = self.booked();
-        let live = self.containers.values().filter(|entry| entry.started && !entry.stopped);
+        let live = self.containers.values().filter(|entry| !entry.stopped);
+        let used: BTreeSet<&ClaimUid> = live.clone().flat_map(|entry| &entry.claims).collect();
+        let live = live.filter(|entry| entry.started);
         let overlaps = |entry: &&Entry| {
             let mask = entry.mask.as_ref().filter(|mask| !mask.is_disjoint(&booked));
-            mask.is_some_and(|mask| self.others_on(entry, mask).next().is_some())
+            mask.is_some_and(|mask| self.others_on(entry, mask).any(|uid| used.contains(uid)))
         };
         live.filter(overlaps).count()
     }
@@ -619,7 +621,9 @@ mod tests {
         assert_eq!(ledger.overlapping(), 0, "none of them runs");
         ledger.start(&"a".into(), None);
         ledger.start(&"b".into(), None);
-        assert_eq!(ledger.overlapping(), 1);
+        assert_eq!(ledger.overlapping(), 0, "B has no container yet");
+        ledger.create(who("c", "r", "c"), &says(&[("B", "4-5")])).unwrap();
+        assert_eq!(ledger.overlapping(), 1, "from its creation on");
         let on = |ledger: &Ledger, id: &str, mask: &str| -> Vec<String> {
             ledger.others_claims(&id.into(), &cpus(mask)).map(ToString::to_string).collect()
         };
@@ -635,7 +639,12 @@ mod tests {
         assert_eq!(ledger.overlapping(), 1);
         ledger.note_mask(&"b".into(), None);
         assert_eq!(ledger.overlapping(), 0, "it is not known where it runs");
+        ledger.note_mask(&"b".into(), Some(cpus("4-7")));
+        assert_eq!(ledger.overlapping(), 1);
+        ledger.stop(&"c".into());
+        assert_eq!(ledger.overlapping(), 0, "nobody has B any more");
         ledger.note_mask(&"b".into(), Some(cpus("0-7")));
+        assert_eq!(ledger.overlapping(), 1, "a has A");
         ledger.stop(&"b".into());
         assert_eq!(ledger.overlapping(), 0);
     }

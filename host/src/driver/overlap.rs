@@ -1,11 +1,11 @@
-//! For how long containers run on CPUs that claims hold for others. Two parts, and nothing that is not known for
-//! sure:
+//! For how long containers run on CPUs that claims hold for other containers. A claim that has no container yet, or
+//! none any more, shares its CPUs with nobody who could mind. Two parts, and nothing that is not known for sure:
 //!
 //! 1. A container that the driver meets in Synchronize, and that ran before on other CPUs than it should: since it was
-//!    started, or since the first of those claims got its CPUs, whichever is later. So many runtimes tell
-//!    when that was (NRI 0.10); for others nothing is counted.
-//! 2. A container that the driver knows, from the moment a claim gets CPUs of its mask until the new mask is handed to the
-//!    runtime.
+//!    started, or since the first of those claims got its CPUs, or its container where that is new too, whichever is
+//!    latest. So many runtimes tell when that was (NRI 0.10); for others nothing is counted.
+//! 2. A container that the driver knows, from the moment a container is made whose claims have CPUs of its mask until the
+//!    new mask is handed to the runtime.
 
 use super::container::Container;
 use super::locks::{Guard, lock};
@@ -64,15 +64,23 @@ impl Overlap {
     pub(super) fn ran_before(&self, met: &[&Container], ledger: &Ledger) {
         let mut state = lock(&self.state);
         let now = self.clock.now();
+        let starts: BTreeMap<&str, SystemTime> =
+            met.iter().filter_map(|container| Some((container.id.as_str(), container.started?))).collect();
+        let in_use_since = |uid: &ClaimUid| {
+            let (user, held) = (ledger.in_use(uid)?, *state.held.get(uid)?);
+            Some(starts.get(user.id.as_str()).map_or(held, |started| held.max(*started)))
+        };
+        let mut total = state.total;
         for container in met {
             let Some(started) = container.started else { continue };
             let mask = container.cpus.as_ref().unwrap_or(&ledger.node().online);
             let id = container.id.as_str().into();
-            let since = ledger.others_claims(&id, mask).filter_map(|uid| state.held.get(uid)).min();
-            let since = since.map(|held| started.max(*held));
+            let since = ledger.others_claims(&id, mask).filter_map(in_use_since).min();
+            let since = since.map(|since| started.max(since));
             let ran = since.and_then(|since| now.duration_since(since).ok()).unwrap_or_default();
-            state.total = state.total.saturating_add(ran);
+            total = total.saturating_add(ran);
         }
+        state.total = total;
     }
 }
 
