@@ -6,6 +6,7 @@ use super::{Failure, Output};
 use crate::driver::ClaimState;
 use crate::live::{ClaimReport, NodeReport, Released};
 use crate::words::plain;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  dracpu claims\n  dracpu claims -o json\n  \
                   dracpu claims release 1f6a3c1e-0f5d-4c5e-9d0e-6a2f4c1b7d11\n  \
-                  kubectl exec -n kube-system ds/dra-driver-cpu -- /dracpu claims"
+                  kubectl exec -n kube-system POD -- /dracpu claims    # the driver's pod on that node"
 )]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -52,6 +53,7 @@ enum Verb {
 #[command(after_help = "Example:\n  dracpu claims release 1f6a3c1e-0f5d-4c5e-9d0e-6a2f4c1b7d11")]
 struct Release {
     /// The claim's UID, as `dracpu claims` shows it
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     uid: String,
     #[command(flatten)]
     asked: Asked,

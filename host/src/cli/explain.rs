@@ -13,6 +13,7 @@ use crate::live::{
     RequestReport, StrategyIdentity,
 };
 use crate::words::plain;
+use clap::builder::NonEmptyStringValueParser;
 use dracpu_cpuset::CpuSet;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -32,7 +33,8 @@ use subject::{Meant, Subject, name_of};
 )]
 pub(super) struct Args {
     /// A claim (its UID, its name, or NAMESPACE/NAME) or a pod (the same)
-    #[arg(value_name = "CLAIM|POD", required_unless_present = "cpu", conflicts_with = "cpu")]
+    #[arg(value_name = "CLAIM|POD", required_unless_present = "cpu", conflicts_with = "cpu",
+          value_parser = NonEmptyStringValueParser::new())]
     what: Option<String>,
 
     /// A logical CPU, as the kernel numbers it
@@ -52,7 +54,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let answer = match (&args.what, args.cpu) {
         (_, Some(cpu)) => {
             let node = client.node()?;
-            let whose = cpu::whose(&node, cpu);
+            let known = node.cpus.online.union(&node.cpus.offline);
+            let whose = cpu::whose(&node, cpu).ok_or_else(|| {
+                Failure::Failed(anyhow::anyhow!("this machine has no CPU {cpu}: its CPUs are {known}"))
+            })?;
             match args.output {
                 Output::Text => format!("{}\n", whose.sentence),
                 Output::Json => {

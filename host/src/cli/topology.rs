@@ -106,6 +106,10 @@ fn claimed<'a>(drawing: Drawing<'a>, node: &NodeReport) -> Drawing<'a> {
             ClaimState::Bound => plain(&name),
             state => format!("{} {state}", plain(&name)),
         };
+        let name = match claim.offline.is_empty() {
+            true => name,
+            false => format!("{name} (offline {})", claim.offline),
+        };
         drawing = drawing
             .mark(&claim.blocked, Mark::Blocked)
             .mark(&claim.cpus, Mark::Claim(letter))
@@ -171,10 +175,23 @@ mod tests {
         let machine = machine::load("two-socket").unwrap();
         let node = fixtures::node(vec![
             fixtures::claim("u-1", "web", ClaimState::Bound, "8,40", ""),
+            crate::live::ClaimReport {
+                offline: CpuSet::from([64]),
+                ..fixtures::claim("u-3", "cut", ClaimState::Bound, "9,64", "")
+            },
             fixtures::claim("u-2", "batch", ClaimState::Orphan, "1", "33"),
         ]);
         let text = render(&machine, Some(&node), Output::Text, false);
-        for sign in [" 8A", "40A", " 1B", "33x", "A default/web ", "B default/batch orphan ", "x kept idle"] {
+        for sign in [
+            " 8A",
+            "40A",
+            " 1C",
+            "33x",
+            "A default/web ",
+            "C default/batch orphan ",
+            "x kept idle",
+            "B default/cut (offline 64) ",
+        ] {
             assert!(text.contains(sign), "{sign} in {text}");
         }
         assert!(!text.contains('\x1b'));

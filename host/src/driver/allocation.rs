@@ -45,6 +45,8 @@ pub(super) struct Told {
     /// Every strategy that claims may name, by name.
     pub(super) strategies: BTreeMap<String, Result<StrategyInfo, String>>,
     pub(super) warnings: Vec<Warning>,
+    /// CPUs that the machine has and that are offline.
+    pub(super) offline: CpuSet,
 }
 
 /// A strategy that cannot be used.
@@ -151,7 +153,12 @@ impl Allocation {
         let info =
             |known: &Strategy| known.opened.as_ref().map(|strategy| strategy.info()).map_err(Clone::clone);
         let strategies = self.opened.iter().flatten().map(|(name, known)| (name.clone(), info(known)));
-        Told { active: self.active(), strategies: strategies.collect(), warnings: self.warnings.clone() }
+        Told {
+            active: self.active(),
+            strategies: strategies.collect(),
+            warnings: self.warnings.clone(),
+            offline: self.topology.offline.clone(),
+        }
     }
 
     /// A strategy of the selection, with what it is to be asked about.

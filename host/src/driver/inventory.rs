@@ -24,6 +24,8 @@ pub struct Inventory {
     pub strategies: BTreeMap<String, Result<StrategyInfo, String>>,
     /// What is odd about the machine, and what could not be published of it.
     pub warnings: Vec<Warning>,
+    /// CPUs that the machine has and that are offline.
+    pub offline: CpuSet,
 }
 
 /// A claim that holds CPUs.
@@ -119,6 +121,7 @@ impl Driver {
             status: self.summary(&ledger, &orphans),
             strategies: told.strategies,
             warnings: told.warnings,
+            offline: told.offline,
         }
     }
 }

@@ -32,7 +32,7 @@ type Strategies = BTreeMap<String, Result<StrategyInfo, String>>;
 
 impl Sources {
     pub(super) fn report(&self) -> NodeReport {
-        let Inventory { status, claims, containers, strategies, warnings } = self.driver.inventory();
+        let Inventory { status, claims, containers, strategies, warnings, offline } = self.driver.inventory();
         let problems = self.readiness.problems();
         let reason =
             |part: Part| problems.iter().find(|(problem, _)| *problem == part).map(|(_, why)| why.clone());
@@ -57,6 +57,7 @@ impl Sources {
             strategy: self.strategy(&strategies),
             cpus: CpusReport {
                 online: status.online,
+                offline,
                 reserved: status.reserved,
                 isolated: status.isolated,
                 shared: status.shared,

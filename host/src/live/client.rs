@@ -1,8 +1,9 @@
 use super::report::{NODE_SCHEMA, NodeReport};
 use super::{
-    ANSWER_BYTES, DECISIONS, DECISIONS_SCHEMA, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused,
-    Released, ReplayReport,
+    ANSWER_BYTES, CONNECTION, DECISIONS, DECISIONS_SCHEMA, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY,
+    Refused, Released, ReplayReport,
 };
+use crate::words::plain;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
@@ -14,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// For a question with its answer. The daemon itself waits for the API server for 10 s at most.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// For a question with its answer: longer than the daemon takes at most, so that its answer comes in time.
+const DEADLINE: Duration = CONNECTION.saturating_add(Duration::from_secs(10));
 
 /// Why the daemon did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -23,15 +24,21 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub enum LiveError {
     /// Nobody is there.
     #[error(
-        "no dracpu answers on {}: {source}; run this where the driver runs, with its --kubelet-root-dir if it has one; \
-         on a cluster: kubectl exec -n NAMESPACE ds/NAME -- /dracpu …",
+        "no dracpu answers on {}: {why}; run this where the driver runs, with its --kubelet-root-dir if it has one; \
+         on a cluster: kubectl exec -n NAMESPACE POD -- /dracpu …, with the driver's pod on that node",
         socket.display()
     )]
     NoDaemon {
         /// Where somebody should be.
         socket: PathBuf,
         /// Why not.
-        source: io::Error,
+        why: io::Error,
+    },
+    /// More ask than it takes.
+    #[error("the daemon at {} is busy: others are asking it; try again", socket.display())]
+    Busy {
+        /// Where it was asked.
+        socket: PathBuf,
     },
     /// The socket is its owner's alone.
     #[error("{} may be asked by root only: run this as the user of the driver", socket.display())]
@@ -152,7 +159,7 @@ impl Client {
             return serde_json::from_slice(&bytes).map_err(|error| self.no_answer(error));
         }
         match serde_json::from_slice(&bytes) {
-            Ok(Refused { error }) => Err(LiveError::Refused(error)),
+            Ok(Refused { error }) => Err(LiveError::Refused(plain(&error))),
             Err(_) => Err(self.no_answer(format!("HTTP status {status} for {path}"))),
         }
     }
@@ -163,9 +170,10 @@ impl Client {
         path: &str,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes), LiveError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|why| match why.kind() {
             io::ErrorKind::PermissionDenied => LiveError::NotAllowed { socket: self.socket.clone() },
-            _ => LiveError::NoDaemon { socket: self.socket.clone(), source },
+            io::ErrorKind::WouldBlock => LiveError::Busy { socket: self.socket.clone() },
+            _ => LiveError::NoDaemon { socket: self.socket.clone(), why },
         })?;
         let io = TokioIo::new(stream);
         let (mut sender, connection) =
@@ -196,6 +204,6 @@ impl Client {
     }
 
     fn no_answer(&self, why: impl ToString) -> LiveError {
-        LiveError::NoAnswer { socket: self.socket.clone(), why: why.to_string() }
+        LiveError::NoAnswer { socket: self.socket.clone(), why: plain(&why.to_string()) }
     }
 }

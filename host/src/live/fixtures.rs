@@ -37,6 +37,7 @@ pub(crate) fn node(claims: Vec<ClaimReport>) -> NodeReport {
             shared: online.difference(&allocated),
             available: online.difference(&allocated),
             online,
+            offline: CpuSet::new(),
             reserved: CpuSet::new(),
             isolated: CpuSet::new(),
             allocated,

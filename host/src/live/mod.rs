@@ -42,6 +42,8 @@ const DECISIONS: &str = "/decisions";
 const REPLAY: &str = "/decisions/replay";
 /// What a client takes of an answer. A node with a thousand containers makes it half a megabyte.
 const ANSWER_BYTES: usize = 64 << 20;
+/// For a connection with all that is asked on it. The API server is waited for 10 s at most.
+const CONNECTION: Duration = Duration::from_secs(30);
 /// For the API server, when orphans are asked for.
 const ASK: Duration = Duration::from_secs(10);
 

@@ -148,6 +148,9 @@ pub struct CpusReport {
     /// CPUs that run.
     #[serde(with = "list")]
     pub online: CpuSet,
+    /// CPUs that the machine has and that are offline.
+    #[serde(default, with = "list")]
+    pub offline: CpuSet,
     /// Never given out, never shared.
     #[serde(with = "list")]
     pub reserved: CpuSet,

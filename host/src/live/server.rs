@@ -1,9 +1,13 @@
 use super::assemble::Sources;
 use super::report::NodeReport;
-use super::{ASK, DECISIONS, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused, Released, decisions};
+use super::{
+    ASK, CONNECTION, DECISIONS, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused, Released, decisions,
+};
 use crate::words::chain;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::body::to_bytes;
+use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -26,12 +30,14 @@ const HEAD: Duration = Duration::from_secs(5);
 const HEAD_BYTES: usize = 16 << 10;
 /// Bytes of a request's body.
 const BODY_BYTES: usize = 16 << 10;
-/// For a connection with all that is asked on it. The API server is waited for 10 s at most.
-const CONNECTION: Duration = Duration::from_secs(30);
+/// For a request's body.
+const BODY: Duration = Duration::from_secs(5);
+/// The same once the daemon ends.
+const BODY_AT_THE_END: Duration = Duration::from_secs(1);
 
 /// Answers until `stop`; what is being answered then is finished.
 pub(super) async fn serve(listener: UnixListener, sources: Sources, stop: CancellationToken) {
-    let router = router(sources);
+    let router = router(sources).layer(from_fn_with_state(stop.clone(), whole));
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -84,8 +90,25 @@ fn router(sources: Sources) -> Router {
         .route(RELEASE, post(release))
         .route(DECISIONS, get(past_decisions))
         .route(REPLAY, post(replay))
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(sources)
+}
+
+/// Takes a request's body before anything is done. One that does not come is not waited for.
+async fn whole(State(stop): State<CancellationToken>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let at_the_end = async {
+        stop.cancelled().await;
+        tokio::time::sleep(BODY_AT_THE_END).await;
+    };
+    let body = tokio::select! {
+        body = to_bytes(body, BODY_BYTES) => body,
+        () = at_the_end => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        () = tokio::time::sleep(BODY) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+    };
+    match body {
+        Ok(body) => next.run(Request::from_parts(head, body.into())).await,
+        Err(_) => StatusCode::BAD_REQUEST.into_response(),
+    }
 }
 
 #[derive(serde::Deserialize)]

@@ -53,8 +53,25 @@ fn without_a_daemon_the_error_says_where_it_was_looked_for_and_how_it_is_asked_o
     for error in [missing, dead] {
         assert!(matches!(error, LiveError::NoDaemon { .. }), "{error}");
         let text = error.to_string();
+        assert_eq!(format!("{:#}", anyhow::Error::new(error)), text, "the cause stands in it once");
         assert!(text.contains(&socket.display().to_string()) && text.contains("kubectl exec"), "{text}");
     }
+}
+
+#[test]
+fn a_daemon_that_more_ask_than_it_takes_is_busy_and_not_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _listener = {
+        let _within = runtime.enter();
+        let listener = tokio::net::UnixSocket::new_stream().unwrap();
+        listener.bind(&socket).unwrap();
+        listener.listen(0).unwrap()
+    };
+    let _waits = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let error = Client::new(&socket).node().unwrap_err();
+    assert!(matches!(error, LiveError::Busy { .. }) && error.to_string().contains("try again"), "{error}");
 }
 
 #[test]
@@ -80,6 +97,8 @@ fn answers_that_are_none_are_errors_that_say_so() {
     }
     let refused = asked(http("409 Conflict", r#"{"error":"not now"}"#)).unwrap_err();
     assert_eq!(refused.to_string(), "not now");
+    let refused = asked(http("409 Conflict", "{\"error\":\"a\\u001b[2Jb\"}")).unwrap_err();
+    assert_eq!(refused.to_string(), "a\\u{1b}[2Jb", "nothing writes to the terminal but as text");
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use verdict::{Outcome, Verdict};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  dracpu doctor\n  dracpu doctor -o json | jq -r '.checks[] | select(.result != \"ok\")'\n  \
-                        kubectl exec -n kube-system ds/dra-driver-cpu -- /dracpu doctor"
+                        kubectl exec -n kube-system POD -- /dracpu doctor    # the driver's pod on that node"
 )]
 pub(super) struct Args {
     /// Form of the answer

@@ -13,7 +13,8 @@ pub(super) struct Whose {
     pub(super) sentence: String,
 }
 
-pub(super) fn whose(node: &NodeReport, cpu: u32) -> Whose {
+/// None when the machine has no such CPU.
+pub(super) fn whose(node: &NodeReport, cpu: u32) -> Option<Whose> {
     let holds = |claim: &&ClaimReport| claim.recorded && claim.cpus.contains(cpu);
     let blocks = |claim: &&ClaimReport| claim.recorded && claim.blocked.contains(cpu);
     let (holders, blockers): (Vec<_>, Vec<_>) =
@@ -36,9 +37,8 @@ pub(super) fn whose(node: &NodeReport, cpu: u32) -> Whose {
             );
             ("blocked", uids(&blockers), text)
         }
-        ([], []) if !is_online => {
-            ("offline", Vec::new(), "nobody has it: it is offline, or no CPU of this machine".to_owned())
-        }
+        ([], []) if !is_online && !cpus.offline.contains(cpu) => return None,
+        ([], []) if !is_online => ("offline", Vec::new(), "nobody has it: it is offline".to_owned()),
         ([], []) if cpus.reserved.contains(cpu) => {
             ("reserved", Vec::new(), "nobody has it: it is reserved by configuration".to_owned())
         }
@@ -76,7 +76,7 @@ pub(super) fn whose(node: &NodeReport, cpu: u32) -> Whose {
             ("shared", Vec::new(), text)
         }
     };
-    Whose { what, claims, sentence: plain(&format!("CPU {cpu}: {text}")) }
+    Some(Whose { what, claims, sentence: plain(&format!("CPU {cpu}: {text}")) })
 }
 
 fn has(claim: &ClaimReport) -> String {
@@ -119,6 +119,7 @@ mod tests {
         node.cpus.reserved = cpus("4");
         node.cpus.isolated = cpus("5");
         node.cpus.unproven = cpus("6");
+        node.cpus.offline = cpus("8");
         for (cpu, what, words) in [
             (0, "claim", "claim default/web has it (bound), for container app of pod default/of-web"),
             (1, "blocked", "claim default/web keeps it idle beside its own CPUs 0,9"),
@@ -129,14 +130,16 @@ mod tests {
             (6, "unproven", "says that it has it of claim u-6, which has no record"),
             (7, "shared", "in the shared pool"),
             (9, "claim", "it is offline"),
-            (8, "offline", "offline, or no CPU of this machine"),
-            (u32::MAX, "offline", "offline, or no CPU of this machine"),
+            (8, "offline", "nobody has it: it is offline"),
         ] {
-            let whose = whose(&node, cpu);
+            let whose = whose(&node, cpu).unwrap();
             assert_eq!(whose.what, what, "{cpu}: {}", whose.sentence);
             assert!(whose.sentence.starts_with(&format!("CPU {cpu}: ")), "{}", whose.sentence);
             assert!(whose.sentence.contains(words), "{words} in {}", whose.sentence);
         }
-        assert_eq!(whose(&node, 3).claims, ["u-3", "u-4"]);
+        assert_eq!(whose(&node, 3).unwrap().claims, ["u-3", "u-4"]);
+        for none in [10, u32::MAX] {
+            assert!(whose(&node, none).is_none(), "{none}");
+        }
     }
 }
