@@ -29,7 +29,8 @@ use subject::{Meant, Subject, name_of};
 #[command(
     after_help = "Examples:\n  dracpu explain web\n  dracpu explain default/web-0 -o json\n  dracpu explain --cpu 17\n  \
                   dracpu explain web -o json | jq -c '.claims[].decision.question' |\n    \
-                  dracpu strategy decide --strategy packed --config /etc/dracpu/config.yaml"
+                  dracpu strategy decide --strategy packed --machine node.yaml --config /etc/dracpu/config.yaml\n\n\
+                  The question is there while the driver remembers it; node.yaml is what `dracpu gatherinfo` says of its node."
 )]
 pub(super) struct Args {
     /// A claim (its UID, its name, or NAMESPACE/NAME) or a pod (the same)
