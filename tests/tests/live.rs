@@ -8,7 +8,7 @@ use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
 use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
 use dracpu_tests::support::scheduler::Ask;
-use dracpu_tests::support::wait::{SOON, poll};
+use dracpu_tests::support::wait::SOON;
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
