@@ -45,6 +45,9 @@ struct Host {
 impl Host {
     fn of(node: &Node) -> Result<Self> {
         let host = Self { proc: node.path("proc"), cgroup: node.path("cgroup") };
+        for directory in [&host.proc, &host.cgroup, &node.path("etc")] {
+            fs::create_dir_all(directory)?;
+        }
         host.kubelet("cgroupDriver: systemd\ncpuManagerPolicy: none\n")?;
         Ok(host)
     }
@@ -131,6 +134,13 @@ async fn a_node_that_is_well_passes_every_check_and_each_fault_is_found_by_its_o
     let healthy = || async { host.finds(&node, &[]).await };
     poll("a node that is well", SOON, healthy).await?; // its slices may still be on their way
     let nobody = format!("--proc-root={}", node.path("nobody").display());
+    for root in ["proc", "cgroup", "etc"] {
+        let nowhere = format!("--{root}-root={}", node.path("nowhere").display());
+        let answer = node.dracpu(&["doctor", &nowhere]).await?;
+        ensure!(answer.code == 64, "{answer:?}");
+        ensure!(answer.stderr.contains(&format!("--{root}-root")), "{answer:?}");
+    }
+    fs::create_dir_all(node.path("nobody"))?;
     let answer = node.dracpu(&["doctor", &nobody]).await?;
     ensure!(answer.stdout.starts_with("kubelet-cpu-manager  ok       "), "{answer:?}");
     ensure!(
@@ -232,6 +242,7 @@ async fn a_name_that_no_node_has_and_an_older_runtime_are_told() -> Result<()> {
             &[
                 ("node-name", "failed", "knows no node `node-a`"),
                 ("slices", "failed", "knows no node"),
+                ("orphans", "unknown", "knows no node"),
                 ("feature-gates", "unknown", unpublished),
                 ("nri-version", "warning", "containerd 2.1.9+unknown, NRI 0.8.0"),
             ],

@@ -16,7 +16,7 @@ use checks::CHECKS;
 use facts::{Facts, Host};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use verdict::{Outcome, Verdict};
 
@@ -53,6 +53,17 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = args.daemon.config()?;
+    for (flag, directory, own) in [
+        ("--proc-root", &args.proc_root, "/proc"),
+        ("--cgroup-root", &args.cgroup_root, "/sys/fs/cgroup"),
+        ("--etc-root", &args.etc_root, "/etc"),
+    ] {
+        // A container need not have all of its own.
+        if directory != Path::new(own) && !directory.is_dir() {
+            let error = anyhow::anyhow!("{flag} {}: there is no such directory", directory.display());
+            return Err(Failure::Usage(error));
+        }
+    }
     let host = Host { proc: args.proc_root, cgroup: args.cgroup_root, etc: args.etc_root };
     let facts = Facts::gather(&config, &host).map_err(Failure::Failed)?;
     let answers: Answers = CHECKS.map(|(id, check)| (id, check(&facts)));

@@ -1,6 +1,6 @@
 use super::super::facts::{Facts, OtherFile};
 use super::super::verdict::Verdict;
-use super::{of_daemon, some};
+use super::{AS_ROOT, of_daemon, some};
 use crate::nri::Version;
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,12 @@ pub(super) fn directory(facts: &Facts) -> Verdict {
     let (directory, shown) = (&facts.cdi, facts.cdi.path.display());
     match &directory.writable {
         Err(why) if facts.daemon.is_err() => {
-            return Verdict::unknown(format!("{shown}: {why}"), "run where the driver runs, see lock");
+            return Verdict::unknown(format!("{shown}: {why}"), AS_ROOT);
         }
         Err(why) => {
-            let remedy =
-                format!("make the directory {shown}, and mount it into the driver's pod under the same path");
+            let remedy = format!(
+                "make the directory {shown}, and mount it into the driver's pod under the same path, for writing"
+            );
             return Verdict::failed(format!("{shown}: {why}"), remedy);
         }
         Ok(false) => {
@@ -143,8 +144,8 @@ pub(super) fn records(facts: &Facts) -> Verdict {
             let and_more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
             return Verdict::failed(
                 format!("{}: {why}{and_more}", file.display()),
-                "restart the driver while the claim's pod runs: it proves the claim with the API server and writes the record \
-                 again; where no such claim exists, delete the file",
+                "the driver writes the record of a claim that it knows again within five minutes, by itself: do not restart it \
+                 before; its log says why where it does not; where no such claim exists, delete the file",
             );
         }
         if !lost.is_empty() {
@@ -153,8 +154,8 @@ pub(super) fn records(facts: &Facts) -> Verdict {
                     "claims hold CPUs, and their records in {shown} are gone: {}",
                     some(lost.iter().map(ToString::to_string))
                 ),
-                "restart the driver while their pods run: it proves them with the API server and writes the records again; and \
-                 find out who deletes files there",
+                "the driver writes them again within five minutes, by itself: do not restart it before; and find out who \
+                 deletes files there",
             );
         }
         let unrecorded: Vec<String> =
@@ -247,12 +248,14 @@ mod tests {
         let verdict = records(&facts);
         assert_eq!(verdict.outcome(), Outcome::Failed);
         assert!(verdict.message().contains("/cdi/claim-x.json: it is not a CDI spec"), "{verdict:?}");
+        assert!(verdict.remedy().unwrap().contains("by itself: do not restart it before"), "{verdict:?}");
 
         let mut facts = fixtures::well();
         facts.cdi.records.clear();
         let verdict = records(&facts);
         assert_eq!(verdict.outcome(), Outcome::Failed);
         assert!(verdict.message().ends_with("are gone: u-1"), "{verdict:?}");
+        assert!(verdict.remedy().unwrap().contains("by itself: do not restart it before"), "{verdict:?}");
         // Prepared while the files were looked at.
         facts.held_before.clear();
         assert_eq!(records(&facts).outcome(), Outcome::Ok);

@@ -17,6 +17,35 @@ fn unseen() -> Verdict {
     Verdict::unknown("the processes of containers cannot be seen from here", ON_THE_HOST)
 }
 
+/// Of containers that should run, those that have no process that can be seen.
+fn unseen_of(facts: &Facts, running: &[&ContainerReport]) -> Option<Verdict> {
+    let unseen = running.iter().filter(|container| !facts.containers.seen.contains_key(&container.id));
+    let unseen: Vec<String> = unseen.map(|container| shown(container)).collect();
+    (!unseen.is_empty()).then(|| {
+        Verdict::unknown(
+            format!("no process of these containers can be seen from here: {}", some(unseen)),
+            "run on the host, as root; where this was, they have just started or ended: run it again",
+        )
+    })
+}
+
+/// Claims whose containers run on fewer CPUs than they were given, because the kernel has some offline.
+fn offline(node: &NodeReport) -> Option<Verdict> {
+    let claims = node.claims.iter().filter(|claim| !claim.offline.is_empty());
+    let claims: Vec<String> = claims
+        .map(|claim| match claim.name.as_str() {
+            "" => format!("claim {}: CPUs {}", claim.uid, claim.offline),
+            name => format!("claim {}/{name} ({}): CPUs {}", claim.namespace, claim.uid, claim.offline),
+        })
+        .collect();
+    (!claims.is_empty()).then(|| {
+        Verdict::warning(
+            format!("CPUs of claims are offline: {}", some(claims)),
+            "bring them online (echo 1 > /sys/devices/system/cpu/cpuN/online), or delete the claims' pods: new ones get other CPUs",
+        )
+    })
+}
+
 fn running(node: &NodeReport) -> impl Iterator<Item = &ContainerReport> {
     node.containers.iter().filter(|container| container.started && !container.stopped)
 }
@@ -32,17 +61,18 @@ pub(super) fn masks(facts: &Facts) -> Verdict {
         let running: Vec<&ContainerReport> =
             running(node).filter(|container| container.wanted.is_some()).collect();
         if !visible(facts, &running) {
-            return unseen();
+            return offline(node).unwrap_or_else(unseen);
         }
         let (mut outside, mut narrow) = (Vec::new(), Vec::new());
         let mut compared = 0;
-        for container in running {
+        for &container in &running {
             let Some((Container { processes, .. }, wanted)) =
                 facts.containers.seen.get(&container.id).zip(container.wanted.as_ref())
             else {
                 continue;
             };
             compared += 1;
+            let runs = wanted.intersection(&node.cpus.online);
             let said = |process: &Process, cpus: &CpuSet| {
                 let (pid, name) = (process.pid, &process.name);
                 format!(
@@ -59,7 +89,7 @@ pub(super) fn masks(facts: &Facts) -> Verdict {
             narrow.extend(
                 processes
                     .iter()
-                    .filter(|process| process.allowed != *wanted)
+                    .filter(|process| process.allowed != *wanted && process.allowed != runs)
                     .map(|process| said(process, &process.allowed)),
             );
         }
@@ -70,6 +100,9 @@ pub(super) fn masks(facts: &Facts) -> Verdict {
                  which sets all masks anew",
             );
         }
+        if let Some(offline) = offline(node) {
+            return offline;
+        }
         if !narrow.is_empty() {
             return Verdict::warning(
                 some(narrow),
@@ -77,7 +110,9 @@ pub(super) fn masks(facts: &Facts) -> Verdict {
                  While dra_cpu_shared_pool_pending is above 0, wider masks follow with the next container",
             );
         }
-        Verdict::ok(format!("processes run where they should (containers {compared})"))
+        unseen_of(facts, &running).unwrap_or_else(|| {
+            Verdict::ok(format!("processes run where they should (containers {compared})"))
+        })
     })
 }
 
@@ -92,7 +127,7 @@ pub(super) fn cfs_quota(facts: &Facts) -> Verdict {
         // A pod's quota is for all its containers.
         let mut limits: BTreeMap<&Limit, (usize, Vec<String>)> = BTreeMap::new();
         let mut looked_at = 0;
-        for container in running {
+        for &container in &running {
             let Some(seen) = facts.containers.seen.get(&container.id) else { continue };
             let found = match &seen.limits {
                 Ok(found) => found,
@@ -122,7 +157,9 @@ pub(super) fn cfs_quota(facts: &Facts) -> Verdict {
             })
             .collect();
         if throttled.is_empty() {
-            return Verdict::ok(format!("no claim is throttled below its CPUs (containers {looked_at})"));
+            return unseen_of(facts, &running).unwrap_or_else(|| {
+                Verdict::ok(format!("no claim is throttled below its CPUs (containers {looked_at})"))
+            });
         }
         Verdict::warning(
             some(throttled),
@@ -184,6 +221,38 @@ mod tests {
         assert_eq!(cfs_quota(&facts).outcome(), Outcome::Unknown);
         facts.containers.seen.clear();
         assert_eq!(masks(&facts).outcome(), Outcome::Unknown);
+    }
+
+    #[test]
+    fn a_container_of_which_no_process_is_seen_is_unknown_and_named() {
+        let mut facts = fixtures::well();
+        let node = facts.daemon.as_mut().unwrap();
+        let mut other = node.containers[0].clone();
+        (other.id, other.pod.name) = ("c-2".to_owned(), "unseen".to_owned());
+        node.containers.push(other);
+        for check in [masks, cfs_quota] {
+            let verdict = check(&facts);
+            assert_eq!(verdict.outcome(), Outcome::Unknown, "{verdict:?}");
+            assert!(verdict.message().ends_with("from here: app of pod default/unseen"), "{verdict:?}");
+        }
+        // What is seen to be wrong comes first.
+        with(&mut facts, vec![process("0-7", "0-7")]);
+        assert_eq!(masks(&facts).outcome(), Outcome::Failed);
+    }
+
+    #[test]
+    fn a_claim_with_an_offline_cpu_is_a_warning_with_its_name() {
+        let mut facts = fixtures::well();
+        let node = facts.daemon.as_mut().unwrap();
+        node.claims[0].offline = "1".parse().unwrap();
+        node.cpus.online = "0,2-7".parse().unwrap();
+        // The kernel takes it from the mask of its processes.
+        with(&mut facts, vec![process("0", "0")]);
+        let verdict = masks(&facts);
+        assert_eq!(verdict.outcome(), Outcome::Warning);
+        assert_eq!(verdict.message(), "CPUs of claims are offline: claim default/web (u-1): CPUs 1");
+        facts.containers.seen.clear();
+        assert_eq!(masks(&facts), verdict, "nothing of it depends on processes");
     }
 
     #[test]

@@ -51,6 +51,12 @@ pub(super) fn orphans(facts: &Facts) -> Verdict {
     of_daemon(facts, |node| {
         let orphans = in_state(node, ClaimState::Orphan);
         if orphans.is_empty() {
+            if let Some(why) = &node.slices.error {
+                return Verdict::unknown(
+                    format!("whether the objects of claims are still there may not be known: {why}"),
+                    "see slices",
+                );
+            }
             return Verdict::ok("every claim has its object or a container");
         }
         Verdict::warning(
@@ -67,6 +73,15 @@ mod tests {
     use super::super::super::facts::fixtures;
     use super::super::super::verdict::Outcome;
     use super::*;
+
+    #[test]
+    fn orphans_are_not_known_while_the_api_server_is_away() {
+        let mut facts = fixtures::well();
+        facts.daemon.as_mut().unwrap().slices.error = Some("the API server does not answer".to_owned());
+        let verdict = orphans(&facts);
+        assert_eq!(verdict.outcome(), Outcome::Unknown);
+        assert!(verdict.message().ends_with("the API server does not answer"), "{verdict:?}");
+    }
 
     #[test]
     fn claims_that_need_somebody_are_named() {

@@ -1,6 +1,6 @@
 use super::super::facts::{Facts, Lock};
 use super::super::verdict::Verdict;
-use super::{of_daemon, some};
+use super::{AS_ROOT, of_daemon, some};
 use crate::live::NodeReport;
 use crate::readiness::Part;
 
@@ -13,9 +13,13 @@ fn problem(node: &NodeReport, part: Part) -> Option<&str> {
 pub(super) fn node_name(facts: &Facts) -> Verdict {
     of_daemon(facts, |node| match problem(node, Part::NodeName) {
         Some(why) => Verdict::failed(why, "kubectl get nodes shows the names that are known"),
-        None if node.slices.published.is_some() => {
-            Verdict::ok(format!("the API server knows this node, {}", node.node))
-        }
+        None if node.slices.published.is_some() => match &node.slices.error {
+            None => Verdict::ok(format!("the API server knows this node, {}", node.node)),
+            Some(why) => Verdict::unknown(
+                format!("the API server knew this node, {}, and now: {why}", node.node),
+                "see slices",
+            ),
+        },
         None => Verdict::unknown(
             format!("the API server has not been asked yet whether it knows node {}", node.node),
             "see slices",
@@ -66,7 +70,14 @@ pub(super) fn feature_gates(facts: &Facts) -> Verdict {
             );
         }
         match node.slices.published {
-            Some(_) => Verdict::ok("the API server keeps every field of the slices"),
+            Some(_) => Verdict::ok(match &facts.kubelet {
+                Ok(_) => "the API server keeps every field of the slices".to_owned(),
+                Err(why) => {
+                    format!(
+                        "the API server keeps every field of the slices; the kubelet's gates are not known here: {why}"
+                    )
+                }
+            }),
             None => Verdict::unknown("nothing has been published yet that could show it", "see slices"),
         }
     })
@@ -122,7 +133,10 @@ pub(super) fn strategy(facts: &Facts) -> Verdict {
 pub(super) fn lock(facts: &Facts) -> Verdict {
     let root = facts.kubelet_root_dir.display();
     match (&facts.lock, &facts.daemon) {
-        (Err(why), _) => Verdict::unknown(why, "run as root, where the driver runs"),
+        (Err(why), _) => Verdict::unknown(why, AS_ROOT),
+        (Ok(Lock::Held(holder)), Err(why)) if facts.root_only => {
+            Verdict::unknown(format!("{holder} holds this node; {why}"), AS_ROOT)
+        }
         (Ok(Lock::Free), Err(_)) => Verdict::failed(
             format!("no driver runs on this node: nobody holds the lock below {root}"),
             "start it (the DaemonSet's pod of this node says why it does not run); --kubelet-root-dir says where the kubelet's \
@@ -168,6 +182,12 @@ mod tests {
         let mut facts = fixtures::well();
         facts.daemon.as_mut().unwrap().slices.published = None;
         assert_eq!(node_name(&facts).outcome(), Outcome::Unknown);
+        let node = facts.daemon.as_mut().unwrap();
+        node.slices.published = fixtures::well().daemon.unwrap().slices.published;
+        node.slices.error = Some("the API server does not answer".to_owned());
+        let verdict = node_name(&facts);
+        assert_eq!(verdict.outcome(), Outcome::Unknown, "what it knew once may have changed");
+        assert!(verdict.message().ends_with("the API server does not answer"), "{verdict:?}");
         facts
             .daemon
             .as_mut()
@@ -220,6 +240,18 @@ mod tests {
         assert_eq!(feature_gates(&facts).outcome(), Outcome::Ok);
         facts.daemon.as_mut().unwrap().slices.published = None;
         assert_eq!(feature_gates(&facts).outcome(), Outcome::Unknown);
+    }
+
+    #[test]
+    fn gates_of_a_kubelet_that_is_not_seen_are_not_vouched_for() {
+        let mut facts = fixtures::well();
+        facts.kubelet = Err("no process named kubelet can be seen".to_owned());
+        let verdict = feature_gates(&facts);
+        assert_eq!(verdict.outcome(), Outcome::Ok);
+        assert!(
+            verdict.message().ends_with("gates are not known here: no process named kubelet can be seen"),
+            "{verdict:?}"
+        );
     }
 
     #[test]

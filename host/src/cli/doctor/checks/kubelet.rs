@@ -4,6 +4,9 @@ use super::{ON_THE_HOST, of_daemon};
 use crate::dra::CpuManager;
 use dracpu_cpuset::CpuSet;
 
+/// Its socket is there, and nobody listens.
+const START_IT: &str = "the kubelet does not run or is restarting: start it";
+
 /// Two managers give the same CPUs away.
 pub(super) fn cpu_manager(facts: &Facts) -> Verdict {
     match &facts.cpu_manager {
@@ -17,6 +20,7 @@ pub(super) fn cpu_manager(facts: &Facts) -> Verdict {
                 CpuManager::remedy(&facts.kubelet_root_dir),
             )
         }
+        Err(why) if facts.kubelet_refuses => Verdict::unknown(why, START_IT),
         Err(why) => {
             let directory = facts.kubelet_root_dir.join("pod-resources");
             let remedy = format!("mount {} into the driver's pod, or {ON_THE_HOST}", directory.display());
@@ -28,6 +32,10 @@ pub(super) fn cpu_manager(facts: &Facts) -> Verdict {
 /// The kubelet sends claims to registered drivers only.
 pub(super) fn registration(facts: &Facts) -> Verdict {
     of_daemon(facts, |node| match &node.kubelet.reason {
+        None if node.kubelet.registered && facts.kubelet_refuses => Verdict::warning(
+            "registered with a kubelet that answers no more: nobody serves its pod-resources socket",
+            START_IT,
+        ),
         None if node.kubelet.registered => Verdict::ok("registered with the kubelet"),
         reason => {
             let root = facts.kubelet_root_dir.display();
@@ -82,6 +90,19 @@ mod tests {
         assert!(verdict.remedy().unwrap().contains("cpuManagerPolicy: none"), "{verdict:?}");
         facts.cpu_manager = Err("no answer".to_owned());
         assert_eq!(cpu_manager(&facts).outcome(), Outcome::Unknown);
+    }
+
+    #[test]
+    fn a_kubelet_that_does_not_run_is_to_be_started_and_no_registration_with_it_is_ok() {
+        let mut facts = fixtures::well();
+        facts.cpu_manager = Err("the kubelet does not answer".to_owned());
+        facts.kubelet_refuses = true;
+        for (check, expected) in
+            [(cpu_manager as super::super::Check, Outcome::Unknown), (registration, Outcome::Warning)]
+        {
+            let verdict = check(&facts);
+            assert_eq!((verdict.outcome(), verdict.remedy()), (expected, Some(START_IT)), "{verdict:?}");
+        }
     }
 
     #[test]

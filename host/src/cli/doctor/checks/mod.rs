@@ -44,9 +44,13 @@ pub(super) const CHECKS: [(&str, Check); 19] = [
 fn of_daemon(facts: &Facts, check: impl FnOnce(&NodeReport) -> Verdict) -> Verdict {
     match &facts.daemon {
         Ok(report) => check(report),
+        Err(why) if facts.root_only => Verdict::unknown(why, AS_ROOT),
         Err(_) => Verdict::unknown("the driver does not answer", "see lock"),
     }
 }
+
+/// What not every user sees.
+const AS_ROOT: &str = "run as root, where the driver runs";
 
 /// What needs the host's processes and files.
 const ON_THE_HOST: &str = "run on the host, as root";
@@ -85,6 +89,21 @@ mod tests {
             let expected = if id == "lock" { Outcome::Failed } else { Outcome::Unknown };
             assert_eq!(verdict.outcome(), expected, "{id}: {verdict:?}");
         }
+    }
+
+    #[test]
+    fn a_user_whom_the_driver_does_not_answer_hears_why_and_nothing_is_failed() {
+        let mut facts = fixtures::nothing();
+        facts.daemon = Err("/x.sock may be asked by root only".to_owned());
+        facts.root_only = true;
+        facts.lock = Ok(super::super::facts::Lock::Held("pid 7".to_owned()));
+        for (id, check) in CHECKS {
+            let verdict = check(&facts);
+            assert_eq!(verdict.outcome(), Outcome::Unknown, "{id}: {verdict:?}");
+            let told = verdict.message().contains("/x.sock may be asked by root only");
+            assert!(told || ["kubelet-cpu-manager", "cdi-dir"].contains(&id), "{id}: {verdict:?}");
+        }
+        assert_eq!(cdi::directory(&facts).remedy(), Some(AS_ROOT));
     }
 
     #[test]

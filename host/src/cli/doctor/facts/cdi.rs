@@ -9,6 +9,7 @@ use dracpu_codec::cdi::name::{claim_of_device, spec_file_name};
 use dracpu_codec::cdi::spec::Content;
 use dracpu_topology::read_regular;
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -118,7 +119,11 @@ fn is_spec(file: &Path) -> bool {
 fn writable(path: &Path) -> Seen<bool> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_dir() => Err("it is not a directory".to_owned()),
-        Ok(_) => Ok(access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok()),
+        Ok(_) => match access(path, Access::WRITE_OK | Access::EXEC_OK) {
+            // Says nothing about others.
+            Err(Errno::ACCESS) => Err("this user may not write there".to_owned()),
+            answer => Ok(answer.is_ok()),
+        },
         Err(error) => Err(error.to_string()),
     }
 }
@@ -160,6 +165,20 @@ mod tests {
         let other =
             OtherFile { path: dir.path().join("mine.yaml"), device: "dra.k8s.io/cpu=claim-a".to_owned() };
         assert_eq!(found.others, [other]);
+    }
+
+    #[test]
+    fn a_directory_that_only_this_user_may_not_write_to_is_not_called_read_only() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        // Root may.
+        let expected = if rustix::process::geteuid().is_root() {
+            Ok(true)
+        } else {
+            Err("this user may not write there".to_owned())
+        };
+        assert_eq!(CdiDirectory::look(dir.path()).writable, expected);
     }
 
     #[test]

@@ -18,11 +18,12 @@ pub(super) use processes::{Container, Containers, Process};
 pub(super) use runtime::RuntimeConfig;
 
 use crate::config::Config;
-use crate::dra::{self, CpuManager, NodeLock};
-use crate::live::{Client, NodeReport};
+use crate::dra::{self, CpuManager, NodeLock, PodResourcesError};
+use crate::live::{Client, LiveError, NodeReport};
 use crate::words::chain;
 use anyhow::Context as _;
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a configuration file of others.
@@ -49,12 +50,16 @@ pub(super) struct Facts {
     pub(super) kubelet_root_dir: PathBuf,
     /// What the daemon says.
     pub(super) daemon: Seen<NodeReport>,
+    /// It answers to others than this user.
+    pub(super) root_only: bool,
     /// UIDs of the claims that the daemon held before its files were looked at.
     pub(super) held_before: BTreeSet<String>,
     /// Who holds the node's lock.
     pub(super) lock: Seen<Lock>,
     /// What the kubelet's own CPU manager does.
     pub(super) cpu_manager: Seen<CpuManager>,
+    /// The kubelet's socket is there, and nobody serves it.
+    pub(super) kubelet_refuses: bool,
     /// The kubelet's configuration.
     pub(super) kubelet: Seen<Kubelet>,
     /// The directory of CDI specs.
@@ -92,12 +97,17 @@ impl Facts {
             .ok()
             .and_then(|report| report.config.get("--cdi-dir")?.as_str().map(PathBuf::from));
         let cdi = CdiDirectory::look(told.as_deref().unwrap_or(&config.cdi_dir));
-        let daemon = if answers { client.node() } else { before }.map_err(|error| chain(&error));
+        let daemon = if answers { client.node() } else { before };
+        let root_only = matches!(daemon, Err(LiveError::NotAllowed { .. }));
+        let daemon = daemon.map_err(|error| chain(&error));
         let kubelet = Kubelet::look(&host.proc);
+        let (cpu_manager, kubelet_refuses) = waiting.block_on(cpu_manager(config, kubelet.as_ref().ok()));
         Ok(Self {
+            root_only,
+            kubelet_refuses,
             kubelet_root_dir: config.kubelet_root_dir.clone(),
             lock: lock(&config.lock_file()),
-            cpu_manager: waiting.block_on(cpu_manager(config, kubelet.as_ref().ok())),
+            cpu_manager,
             runtime: RuntimeConfig::look(&host.etc),
             containers: Containers::look(
                 host,
@@ -119,18 +129,46 @@ fn lock(file: &Path) -> Seen<Lock> {
     }
 }
 
-/// By the kubelet's own word, else by what it keeps of its state, else by its configuration.
-async fn cpu_manager(config: &Config, kubelet: Option<&Kubelet>) -> Seen<CpuManager> {
+/// By the kubelet's own word, else by what it keeps of its state, else by its configuration; and whether nobody serves its socket.
+async fn cpu_manager(config: &Config, kubelet: Option<&Kubelet>) -> (Seen<CpuManager>, bool) {
     let socket = config.pod_resources_socket();
     let error = match dra::cpu_manager(&socket).await {
-        Ok(answer) => return Ok(answer),
+        Ok(answer) => return (Ok(answer), false),
         Err(error) => error,
     };
+    let refuses =
+        matches!(&error, PodResourcesError::Unreachable(why) if why.kind() == ErrorKind::ConnectionRefused);
     let policy = kubelet::kept_policy(&config.kubelet_root_dir);
     let policy = policy.or_else(|| kubelet.and_then(|kubelet| kubelet.cpu_manager_policy.clone()));
-    match policy.as_deref() {
+    let manager = match policy.as_deref() {
         Some("none") => Ok(CpuManager::Idle),
         Some(_) => Ok(CpuManager::Manages(None)),
         None => Err(format!("the kubelet does not answer at {}: {}", socket.display(), chain(&error))),
+    };
+    (manager, refuses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigFlags;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_socket_that_a_kubelet_left_behind_refuses_and_one_that_is_not_there_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ConfigFlags {
+            kubelet_root_dir: Some(dir.path().to_owned()),
+            hostname_override: Some("node".to_owned()),
+            ..ConfigFlags::default()
+        };
+        let config = config.load().unwrap();
+        let socket = config.pod_resources_socket();
+        let waiting = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let look = || waiting.block_on(cpu_manager(&config, None));
+        assert!(matches!(look(), (Err(_), false)));
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(matches!(look(), (Err(_), true)));
     }
 }

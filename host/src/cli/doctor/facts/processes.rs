@@ -1,5 +1,5 @@
 //! The processes of containers, found by their cgroups. Source: proc(5); how runtimes name cgroups: `CONTAINER`,
-//! `cri-containerd-CONTAINER.scope`, `crio-CONTAINER.scope`.
+//! `cri-containerd-CONTAINER.scope`, `crio-CONTAINER.scope`, and beside the latter `crio-conmon-CONTAINER.scope`.
 
 use super::limits::{Limit, limits};
 use super::{Host, Seen};
@@ -123,7 +123,9 @@ fn memberships(text: &str) -> Vec<Membership> {
 fn is_in(memberships: &[Membership], container: &str) -> bool {
     let names = memberships.iter().flat_map(|membership| membership.path.split('/'));
     names.map(|name| name.strip_suffix(".scope").unwrap_or(name)).any(|name| {
-        name.strip_suffix(container).is_some_and(|before| before.is_empty() || before.ends_with('-'))
+        // `crio-conmon-CONTAINER` and `libpod-conmon-CONTAINER` have the monitor of the container, which is not in it.
+        let of_it = |before: &str| before.ends_with('-') && !before.ends_with("-conmon-");
+        name.strip_suffix(container).is_some_and(|before| before.is_empty() || of_it(before))
     })
 }
 
@@ -214,6 +216,8 @@ pub(in super::super) mod tests {
         run(&host, "13", &format!("0::/kubepods.slice/crio-{c}.scope\n"), "Z (zombie)", &["0-7"]);
         run(&host, "14", "0::/system.slice/kubelet.service\n", RUNS, &["0-7"]);
         run(&host, "15", &format!("0::/x{a}\n"), RUNS, &["0-7"]);
+        run(&host, "16", &format!("0::/kubepods.slice/crio-conmon-{a}.scope\n"), RUNS, &["0-7"]);
+        run(&host, "17", &format!("0::/kubepods.slice/libpod-conmon-{c}.scope\n"), RUNS, &["0-7"]);
         fs::create_dir(host.proc.join("self")).unwrap();
         fs::write(host.proc.join("self/cgroup"), format!("0::/../cri-containerd-{b}.scope\n")).unwrap();
         let containers =
