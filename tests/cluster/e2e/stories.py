@@ -268,6 +268,7 @@ def a_claim_for_every_cpu_is_refused_with_the_reason():
     check(driver.metric("dra_cpu_allocated_cpus") == 0, "nothing is booked")
     uid = get("resourceclaim", "greedy-cpu")["metadata"]["uid"]
     told = lambda: [one for one in refusals("greedy-cpu") if one["involvedObject"]["uid"] == uid]
+    wait("the event is about this claim", told)
     check(told()[0]["type"] == "Warning", f"{told()}")
     # The kubelet tries again and again, which is the same event.
     tried = lambda: driver.metric("dra_cpu_prepare_claims_total")
@@ -379,9 +380,9 @@ def the_commands_of_the_pages_print_what_the_pages_say():
 
 @story
 def a_refusal_that_goes_on_is_one_event_with_a_count():
-    """That of the claim for every CPU, which was tried again; the event's first rest is a minute."""
-    if not refusals("greedy-cpu"):
-        a_claim_for_every_cpu_is_refused_with_the_reason()
+    """That of the claim for every CPU, which was tried again; the event's first rest is a minute, in which the driver must
+    not be replaced."""
+    a_claim_for_every_cpu_is_refused_with_the_reason()
     counts = lambda: [(one.get("series") or {}).get("count", 1) for one in refusals("greedy-cpu")]
     wait("the event says how often", lambda: max(counts()) > 1, limit=90)
 
