@@ -43,9 +43,9 @@ async fn containers_read_what_devices_and_cpus_they_have_and_where() -> Result<(
     let published = node.devices().await?;
     let direct = node.allocate("direct", &[Ask::of("near", NUMA0, 4), Ask::of("far", NUMA1, 2)]).await?;
     let made = node.allocate("pod-cpus-x7f", &[Ask::of("r", NUMA1, 2)]).await?;
-    let mut object = node.api.get(Resource::ResourceClaims, "default", &made.name).unwrap();
-    object["metadata"]["annotations"] = json!({"resource.kubernetes.io/pod-claim-name": "cpus"});
-    node.api.put(Resource::ResourceClaims, object);
+    node.api.change(Resource::ResourceClaims, "default", &made.name, |object| {
+        object["metadata"]["annotations"] = json!({"resource.kubernetes.io/pod-claim-name": "cpus"});
+    });
     let claims = [&direct, &made];
     let pod = node.run_pod("p", &claims, &[ContainerAsk::new("app", &claims)]).await?;
     let id = pod.id("app");

@@ -370,6 +370,25 @@ impl ApiServer {
         state.store.create(resource, object).expect("the name is free")
     }
 
+    /// Changes an object, between two changes by others; false when there is none.
+    ///
+    /// # Panics
+    /// When the change takes the object's name or version away.
+    pub fn change(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> bool {
+        let key = Key { resource, namespace: namespace.to_owned(), name: name.to_owned() };
+        let mut state = self.shared.state();
+        let Some(mut object) = state.store.get(&key).cloned() else { return false };
+        change(&mut object);
+        state.store.replace(&key, object).expect("nobody was in between");
+        true
+    }
+
     /// One object.
     #[must_use]
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Value> {

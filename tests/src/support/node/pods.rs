@@ -287,12 +287,9 @@ impl Node {
         });
         let uid = self.api.put(Resource::Pods, pod)["metadata"]["uid"].as_str().unwrap().to_owned();
         for claim in claims {
-            let Some(mut object) = self.api.get(Resource::ResourceClaims, &claim.namespace, &claim.name)
-            else {
-                continue;
-            };
-            object["status"]["reservedFor"] = json!([{"resource": "pods", "name": name, "uid": uid}]);
-            self.api.put(Resource::ResourceClaims, object);
+            self.api.change(Resource::ResourceClaims, &claim.namespace, &claim.name, |object| {
+                object["status"]["reservedFor"] = json!([{"resource": "pods", "name": name, "uid": uid}]);
+            });
         }
         uid
     }
