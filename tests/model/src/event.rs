@@ -43,7 +43,11 @@ pub enum Event {
         cpus: String,
     },
     Crash {},
-    Reboot {},
+    Reboot {
+        /// What stands in the CDI directory outlasts it, which is not so on `simulate`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        records: bool,
+    },
     Config {
         set: Map<String, Value>,
     },

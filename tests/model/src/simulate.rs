@@ -114,9 +114,13 @@ impl Stage for Simulate {
         })
     }
 
-    /// There is no kubelet: what it asks again is asked, and that is all.
+    /// There is no kubelet: what it asks again is asked, and that is all. Nothing outlasts a reboot.
     fn events(&self, event: Event, _: &Truth) -> Vec<Event> {
-        if event == (Event::Kubelet {}) { Vec::new() } else { vec![event] }
+        match event {
+            Event::Kubelet {} => Vec::new(),
+            Event::Reboot { .. } => vec![Event::Reboot { records: false }],
+            event => vec![event],
+        }
     }
 
     fn script(&self, event: &Event) -> Vec<Event> {

@@ -50,7 +50,8 @@ pub enum Op {
     Crash,
     /// The driver dies, and the runtime connects to the next one.
     CrashAndSync,
-    Reboot,
+    /// Whether the records are still there.
+    Reboot(bool),
     Config(u8),
     /// What a configuration says of strategies, taken over without a restart.
     Reload(u8),
@@ -133,7 +134,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Online),
         4 => Just(Op::Crash),
         6 => Just(Op::CrashAndSync),
-        1 => Just(Op::Reboot),
+        1 => any::<bool>().prop_map(Op::Reboot),
         4 => any::<u8>().prop_map(Op::Config),
         2 => any::<u8>().prop_map(Op::Reload),
         6 => (what, proptest::bool::weighted(0.4)).prop_map(|(what, on)| Op::Fail(what, on)),
@@ -218,8 +219,8 @@ impl Op {
             Self::Crash => vec![Event::Crash {}],
             Self::CrashAndSync => vec![Event::Crash {}, synced(truth, |_| true, None)],
             // What a node does that cannot even start is another story.
-            Self::Reboot if truth.nothing_shared() => vec![],
-            Self::Reboot => vec![Event::Reboot {}],
+            Self::Reboot(_) if truth.nothing_shared() => vec![],
+            Self::Reboot(records) => vec![Event::Reboot { records: *records }],
             Self::Config(which) => vec![Event::Config { set: config(truth, *which) }],
             Self::Reload(which) => vec![Event::Reload { set: of_strategies(config(truth, *which)) }],
             Self::Fail(what, on) => vec![Event::Fail { what: *what, on: *on }],

@@ -506,6 +506,26 @@ impl Truth {
         self.settled = true;
         self.number_anew();
     }
+
+    /// No container runs that could have a claim's CPUs: a claim keeps them if its devices still have them to give.
+    pub fn records_of_another_boot(&mut self, files: &BTreeMap<String, String>) {
+        let (devices, allocatable) = (self.devices(), self.allocatable());
+        for (uid, claim) in &mut self.claims {
+            let Hold::Held(held) = &claim.hold else { continue };
+            if held.plain {
+                continue;
+            }
+            let has = |result: &Value| {
+                let device = devices.get(result["device"].as_str().unwrap_or_default());
+                device.is_some_and(|device| cpus_of(result, "cpus").is_subset(device))
+            };
+            let record = files.get(&file_name(uid)).and_then(|text| record_of(text)).unwrap_or_default();
+            let mut results = record["results"].as_array().into_iter().flatten();
+            if !held.cpus.union(&held.blocked).is_subset(&allocatable) || !results.all(has) {
+                claim.hold = Hold::Nothing;
+            }
+        }
+    }
 }
 
 impl Claim {
@@ -524,6 +544,19 @@ impl Claim {
 #[must_use]
 pub fn file_name(uid: &str) -> String {
     format!("dra.k8s.io-cpu_claim-{uid}.json")
+}
+
+/// The record in the text of a claim's spec.
+#[must_use]
+pub fn record_of(text: &str) -> Option<Value> {
+    let spec: Value = serde_json::from_str(text).ok()?;
+    serde_json::from_str(spec.pointer("/devices/0/annotations/dra.cpu~1record")?.as_str()?).ok()
+}
+
+/// A set of CPUs in one of a record's results.
+#[must_use]
+pub fn cpus_of(result: &Value, key: &str) -> CpuSet {
+    result[key].as_str().and_then(|list| list.parse().ok()).unwrap_or_default()
 }
 
 /// The variables of a claim's device, as a runtime reads them.

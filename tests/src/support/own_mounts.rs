@@ -88,13 +88,15 @@ impl Mount {
         Ok(Self(at.to_owned()))
     }
 
-    /// A directory at another place, too.
+    /// A directory, or a file over one that is there, at another place, too.
     ///
     /// # Errors
     /// When it cannot be mounted.
-    pub fn bind(directory: &Path, at: &Path) -> Result<Self> {
-        std::fs::create_dir_all(at)?;
-        mount(&["--bind", &directory.display().to_string(), &at.display().to_string()])?;
+    pub fn bind(what: &Path, at: &Path) -> Result<Self> {
+        if !at.exists() {
+            std::fs::create_dir_all(at)?;
+        }
+        mount(&["--bind", &what.display().to_string(), &at.display().to_string()])?;
         Ok(Self(at.to_owned()))
     }
 

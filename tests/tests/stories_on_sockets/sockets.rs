@@ -6,7 +6,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_model::event::{Event, NewClaim, NewContainer, Synced};
 use dracpu_model::run::Stage;
 use dracpu_model::seen::{Answer, Seen};
-use dracpu_model::truth::Truth;
+use dracpu_model::truth::{Truth, cpus_of, file_name, record_of};
 use dracpu_tests::support::api_server::Resource;
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
@@ -14,7 +14,7 @@ use dracpu_tests::support::node::NODE;
 use dracpu_tests::support::runtime::{ContainerSpec, ContainerState, CpuChange, PodSpec};
 use dracpu_tests::support::scheduler::{self, CAPACITY, DRIVER};
 use futures::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -165,6 +165,17 @@ impl Sockets {
             .collect()
     }
 
+    /// The capacity of each device, as the API server has it.
+    fn published(&self) -> BTreeMap<String, u64> {
+        let slices = self.surroundings.node.api.list(Resource::ResourceSlices);
+        let devices = slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten();
+        let capacity = devices.filter_map(|device| {
+            let cpus = device["capacity"][CAPACITY]["value"].as_str()?.parse().ok()?;
+            Some((device["name"].as_str()?.to_owned(), cpus))
+        });
+        capacity.collect()
+    }
+
     fn looks(&self, answer: Answer) -> Result<Seen> {
         let masks = self.containers.iter().map(|(name, id)| {
             let cpus: CpuSet = self.surroundings.node.runtime.container(id).cpus.parse()?;
@@ -174,6 +185,7 @@ impl Sockets {
             answer,
             masks: Some(masks.collect::<Result<_>>()?),
             files: self.files()?,
+            capacity: self.published(),
             ..Seen::default()
         })
     }
@@ -251,8 +263,8 @@ impl Sockets {
                 self.tokio.block_on(self.surroundings.node.runtime.remove_container(&id))?;
                 self.containers.remove(container);
             }
-            Event::Reboot {} => {
-                self.tokio.block_on(self.surroundings.reboot())?;
+            Event::Reboot { records } => {
+                self.tokio.block_on(self.surroundings.reboot(*records))?;
                 self.sandboxes.clear();
                 self.containers.clear();
                 self.cdi_devices.clear();
@@ -267,22 +279,14 @@ impl Sockets {
 }
 
 fn recorded(files: &BTreeMap<String, String>, uid: &str) -> Answer {
-    let read = || {
-        let text = files.get(&dracpu_model::truth::file_name(uid))?;
-        let spec: Value = serde_json::from_str(text).ok()?;
-        let record: Value =
-            serde_json::from_str(spec.pointer("/devices/0/annotations/dra.cpu~1record")?.as_str()?).ok()?;
-        let all = |key: &str| -> Option<CpuSet> {
-            let mut all = CpuSet::new();
-            for result in record["results"].as_array()? {
-                all.extend_from(&result[key].as_str()?.parse().ok()?);
-            }
-            Some(all)
-        };
-        Some((all("cpus")?, all("blocked")?))
+    let record = files.get(&file_name(uid)).and_then(|text| record_of(text)).unwrap_or_default();
+    let all = |key: &str| {
+        let mut all = CpuSet::new();
+        let results = record["results"].as_array().into_iter().flatten();
+        results.for_each(|result| all.extend_from(&cpus_of(result, key)));
+        all
     };
-    let (cpus, blocked) = read().unwrap_or_default();
-    Answer { cpus: Some(cpus), blocked, ..Answer::default() }
+    Answer { cpus: Some(all("cpus")), blocked: all("blocked"), ..Answer::default() }
 }
 
 impl Stage for Sockets {
@@ -342,11 +346,10 @@ impl Stage for Sockets {
                 if after.nothing_shared() {
                     return vec![];
                 }
-                if event != (Event::Reboot {}) {
-                    return vec![event, all()];
-                }
+                let Event::Reboot { records } = event else { return vec![event, all()] };
                 let mut events = self.surroundings.well_again();
-                events.extend([event, Event::Sync { containers: vec![] }]);
+                let records = records && self.surroundings.can_change_boot_id();
+                events.extend([Event::Reboot { records }, Event::Sync { containers: vec![] }]);
                 events
             }
             Event::State {} => vec![],
@@ -357,5 +360,5 @@ impl Stage for Sockets {
 
 /// Whether the driver ends with it, and another one must be started.
 fn starts_driver(event: &Event) -> bool {
-    matches!(event, Event::Crash {} | Event::Config { .. } | Event::Reboot {})
+    matches!(event, Event::Crash {} | Event::Config { .. } | Event::Reboot { .. })
 }

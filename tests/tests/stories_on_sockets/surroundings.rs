@@ -15,6 +15,7 @@ use dracpu_tests::support::scheduler::DRIVER;
 use dracpu_tests::support::wait::{SOON, poll};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
+use std::path::Path;
 use std::time::Duration;
 
 /// How slow an API server is that has come back under load.
@@ -23,6 +24,8 @@ const SLOW: Duration = Duration::from_millis(150);
 pub(crate) struct Surroundings {
     /// The CDI directory's own mount, where there can be one. Before the node, whose directory it is in.
     cdi: Option<Mount>,
+    /// The file that stands for the kernel's boot id.
+    boot_id: Option<Mount>,
     pub(crate) node: Node,
     clock: ProcessClock,
     offline: CpuSet,
@@ -34,6 +37,7 @@ pub(crate) struct Surroundings {
     read_only: bool,
     /// How often the API server has come back.
     returns: u32,
+    reboots: u32,
 }
 
 fn runtime_of(nri: (u32, u32, u32)) -> RuntimeVersion {
@@ -51,10 +55,16 @@ impl Surroundings {
         };
         let node = Node::without_daemon(config.with_config(Value::from(truth.config.clone()))).await?;
         let cdi = own_mounts.then(|| Mount::bind(&node.cdi_dir(), &node.cdi_dir())).transpose()?;
+        let own_boot_id = || -> Result<Mount> {
+            std::fs::write(node.path("boot_id"), "boot-0\n")?;
+            Mount::bind(&node.path("boot_id"), Path::new("/proc/sys/kernel/random/boot_id"))
+        };
+        let boot_id = own_mounts.then(own_boot_id).transpose()?;
         node.start_daemon().await?;
         node.devices().await?;
         Ok(Self {
             cdi,
+            boot_id,
             node,
             clock,
             offline: CpuSet::new(),
@@ -63,6 +73,7 @@ impl Surroundings {
             no_writes: false,
             read_only: false,
             returns: 0,
+            reboots: 0,
         })
     }
 
@@ -138,17 +149,27 @@ impl Surroundings {
         }
     }
 
-    /// The machine boots again: nothing runs, and directories of the run are empty.
-    pub(crate) async fn reboot(&mut self) -> Result<()> {
+    /// Records can be those of another boot.
+    pub(crate) fn can_change_boot_id(&self) -> bool {
+        self.boot_id.is_some()
+    }
+
+    /// The machine boots again: nothing runs, and directories of the run are empty, unless the records are on a disk.
+    pub(crate) async fn reboot(&mut self, records: bool) -> Result<()> {
         self.kill().await?;
         self.node.runtime.stop().await;
         self.runtime_runs = false;
         self.node.runtime.forget_all();
-        for entry in std::fs::read_dir(self.node.cdi_dir())? {
+        self.reboots += 1;
+        if self.can_change_boot_id() {
+            std::fs::write(self.node.path("boot_id"), format!("boot-{}\n", self.reboots))?;
+        }
+        for entry in std::fs::read_dir(self.node.cdi_dir())?.filter(|_| !records) {
             std::fs::remove_file(entry?.path())?;
         }
         self.node.kubelet.restart().await;
-        Ok(())
+        // A record that counts no more is taken away by a driver that starts.
+        if records { self.connect().await } else { Ok(()) }
     }
 
     async fn kill(&mut self) -> Result<()> {

@@ -48,7 +48,7 @@ impl Judge {
             | Event::Runtime { .. }
             | Event::Kubelet {}
             | Event::Clock { .. } => needless(false)?,
-            Event::Crash {} | Event::Reboot {} => needless(self.truth.nothing_shared())?,
+            Event::Crash {} | Event::Reboot { .. } => needless(self.truth.nothing_shared())?,
             Event::Delete { .. } | Event::Spec { .. } => {}
             Event::Config { .. } | Event::Reload { .. } => {}
             Event::Offline { .. } | Event::Online { .. } => {}
@@ -118,10 +118,13 @@ impl Judge {
             Event::Offline { cpus } => self.switched(cpus, CpuSet::union),
             Event::Online { cpus } => self.switched(cpus, CpuSet::difference),
             Event::Crash {} => self.truth.restarted(&self.before.files),
-            Event::Reboot {} => {
+            Event::Reboot { records } => {
                 self.truth.restarted(&self.before.files);
                 self.truth.containers.clear();
-                self.truth.claims.values_mut().for_each(|claim| claim.hold = Hold::Nothing);
+                match records {
+                    true => self.truth.records_of_another_boot(&self.before.files),
+                    false => self.truth.claims.values_mut().for_each(|claim| claim.hold = Hold::Nothing),
+                }
             }
             Event::Config { set } => {
                 self.truth.config.extend(set.clone());

@@ -4,7 +4,7 @@ use super::Judge;
 use crate::event::Damage;
 use crate::rules::{Rule, Verdict};
 use crate::seen::{Books, Seen};
-use crate::truth::{Held, Hold, Truth, file_name, union};
+use crate::truth::{Held, Hold, Truth, cpus_of, file_name, record_of, union};
 use dracpu_cpuset::CpuSet;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,7 +162,8 @@ impl Truth {
     /// Of each device at least what the claims hold of it that its scheduler has allocated, as far as that is
     /// there: offline and reserved CPUs are offered to nobody.
     fn capacity(&self, capacity: &BTreeMap<String, u64>) -> Verdict {
-        if capacity.is_empty() {
+        // Nothing is published where no API server answers.
+        if capacity.is_empty() || self.api_down {
             return Ok(());
         }
         for (device, cpus) in self.devices() {
@@ -202,21 +203,16 @@ fn record_is(uid: &str, held: &Held, text: &str) -> Verdict {
     if env.is_none_or(|env| env.len() != 1 || env[0] != variable) {
         return Err(wrong("other variables"));
     }
-    let record = spec.pointer("/devices/0/annotations/dra.cpu~1record").and_then(Value::as_str);
-    let record: Value =
-        record.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| wrong("no record"))?;
+    let record = record_of(text).ok_or_else(|| wrong("no record"))?;
     let results = record["results"].as_array().cloned().unwrap_or_default();
-    let set = |result: &Value, key: &str| -> CpuSet {
-        result[key].as_str().and_then(|list| list.parse().ok()).unwrap_or_default()
-    };
-    let all = |key: &str| union(&results.iter().map(|result| set(result, key)).collect::<Vec<_>>());
+    let all = |key: &str| union(&results.iter().map(|result| cpus_of(result, key)).collect::<Vec<_>>());
     if all("cpus") != held.cpus || all("blocked") != held.blocked {
         return Err(wrong("other CPUs"));
     }
     let found: Vec<(String, u64)> = results
         .iter()
         .map(|result| {
-            let count = u64::try_from(set(result, "cpus").len()).unwrap_or(0);
+            let count = u64::try_from(cpus_of(result, "cpus").len()).unwrap_or(0);
             (result["request"].as_str().unwrap_or_default().to_owned(), count)
         })
         .collect();
