@@ -109,6 +109,7 @@ impl Node {
             config: Vec::new(),
             pcie_root_matches: Vec::new(),
             pod_claim_name: None,
+            reserved_for: Vec::new(),
         };
         self.claims.0.lock().unwrap().insert(name, claim);
         let (_, answer) = self.driver.prepare(vec![id]).await.remove(0);

@@ -72,12 +72,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
             let (node, decisions) = (client.node_afresh()?, client.decisions()?.decisions);
             let what = what.as_deref().unwrap_or_default();
             let meant = subject::find(&node, &decisions, what).map_err(|why| Failure::Failed(why.into()))?;
-            let (subjects, containers) = match meant {
-                Meant::Claims(claims) => (claims, Vec::new()),
-                Meant::Containers(containers) => (Vec::new(), containers),
-            };
+            let Meant { claims, containers } = meant;
             let explained: Vec<Explained<'_>> =
-                subjects.into_iter().map(|subject| explained(&client, &node, subject)).collect();
+                claims.into_iter().map(|subject| explained(&client, &node, subject)).collect();
             match args.output {
                 Output::Text => {
                     let parts = explained.iter().map(text).chain(containers.into_iter().map(without_claims));
@@ -189,6 +186,10 @@ fn text(explained: &Explained<'_>) -> String {
         lines.say("refused", refusal);
     } else if subject.claim.is_none() {
         lines.say("state", "it was prepared here, and holds nothing any more");
+        let answer = subject.decision.and_then(|decision| decision.answer.as_ref());
+        for grant in answer.iter().flat_map(|answer| &answer.grants) {
+            lines.say("had", counted(&grant.cpus));
+        }
     }
     let by_record = subject.claim.and_then(|claim| claim.strategy.as_ref());
     match subject.decision {
@@ -381,6 +382,7 @@ mod tests {
             uid: "u".to_owned(),
             namespace: "ns".to_owned(),
             name: "c".to_owned(),
+            pods: Vec::new(),
             at: String::new(),
             refusal: None,
             strategy: Some(strategy("sha256:1")),

@@ -2,7 +2,7 @@
 
 use crate::DRIVER_NAME;
 use crate::device::{CPU_CAPACITY, PCIE_ROOT};
-use crate::driver::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PreparedDevice};
+use crate::driver::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PodRef, PreparedDevice};
 use crate::words::quoted;
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
@@ -24,9 +24,13 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
     };
     let pod_claim_name = object.metadata.annotations.and_then(|mut all| all.remove(POD_CLAIM_NAME));
     let pod_claim_name = pod_claim_name.map(pod_claim_name_of).transpose()?;
-    let Some(allocation) = object.status.and_then(|status| status.allocation) else {
+    let status = object.status.unwrap_or_default();
+    let pods =
+        status.reserved_for.unwrap_or_default().into_iter().filter(|consumer| consumer.resource == "pods");
+    let reserved_for = pods.map(|pod| PodRef { uid: pod.uid, name: pod.name }).collect();
+    let Some(allocation) = status.allocation else {
         let (config, pcie_root_matches) = (Vec::new(), Vec::new());
-        return Ok(Claim { id, pod_claim_name, results: None, config, pcie_root_matches });
+        return Ok(Claim { id, pod_claim_name, results: None, config, pcie_root_matches, reserved_for });
     };
     let devices = allocation.devices.unwrap_or_default();
     let results = devices.results.unwrap_or_default().into_iter().map(result).collect();
@@ -35,7 +39,7 @@ pub(super) fn claim(object: ResourceClaim) -> Result<Claim, String> {
     let constraints = object.spec.and_then(|spec| spec.devices?.constraints).unwrap_or_default();
     let on_root = constraints.into_iter().filter(|one| one.match_attribute.as_deref() == Some(PCIE_ROOT));
     let pcie_root_matches = on_root.map(|constraint| constraint.requests.unwrap_or_default()).collect();
-    Ok(Claim { id, pod_claim_name, results: Some(results), config, pcie_root_matches })
+    Ok(Claim { id, pod_claim_name, results: Some(results), config, pcie_root_matches, reserved_for })
 }
 
 /// A name that can stand in a path: what a pod can call a claim is a DNS label.
@@ -114,7 +118,9 @@ mod tests {
                 {"matchAttribute": "resource.kubernetes.io/numaNode"},
                 {"matchAttribute": "resource.kubernetes.io/pcieRoot"},
             ]}},
-            "status": {"allocation": {"devices": {
+            "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "pu"},
+                                       {"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "ju"}],
+                       "allocation": {"devices": {
                 "results": [
                     {"request": "r/s", "driver": "dra.cpu", "pool": "p", "device": "cpudevnuma000",
                      "shareID": "x", "consumedCapacity": {"dra.cpu/cpu": "2", "other/cpu": "7"}},
@@ -149,6 +155,7 @@ mod tests {
         };
         assert_eq!(claim.results, Some(vec![ours, foreign]));
         assert_eq!(claim.pod_claim_name, None);
+        assert_eq!(claim.reserved_for, [PodRef { uid: "pu".to_owned(), name: "p".to_owned() }]);
         assert_eq!(claim.pcie_root_matches, [vec!["r".to_owned(), "g".to_owned()], vec![]]);
         let config = |source, requests: &[&str], parameters| OpaqueConfig {
             source,

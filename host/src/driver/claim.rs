@@ -27,6 +27,17 @@ pub struct Claim {
     /// `spec.devices.constraints` with the `matchAttribute` `resource.kubernetes.io/pcieRoot`: the requests of each;
     /// no requests = all.
     pub pcie_root_matches: Vec<Vec<String>>,
+    /// `status.reservedFor`: the pods that may use it; other kinds of consumers are left out.
+    pub reserved_for: Vec<PodRef>,
+}
+
+/// A pod of the claim's namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRef {
+    /// Its UID.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// The answer to a prepare call for one claim.

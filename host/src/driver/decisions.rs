@@ -1,7 +1,7 @@
 //! The last decisions, for people: what was asked for a claim and of whom, what came back, and why a claim was
 //! refused. One for each claim, in memory only, so many and so much; a decision can be asked for again.
 
-use super::claim::ClaimRef;
+use super::claim::{ClaimRef, PodRef};
 use super::core::Driver;
 use super::decide::{StrategyInfo, Undecided};
 use super::error::PrepareError;
@@ -26,6 +26,8 @@ const MOST_BYTES: usize = 1 << 20;
 pub struct PastDecision {
     /// Whose.
     pub claim: ClaimRef,
+    /// The pods that it was reserved for; none where its object could not be read.
+    pub pods: Vec<PodRef>,
     /// When.
     pub at: SystemTime,
     /// What the strategy was asked; none when it did not come to that, or the scheduler had chosen the CPUs.
@@ -84,11 +86,18 @@ pub(super) struct Decisions(Mutex<VecDeque<PastDecision>>);
 
 impl Decisions {
     /// A strategy has been asked.
-    pub(super) fn asked(&self, claim: &ClaimRef, question: PastQuestion, decision: Option<&Decision>) {
+    pub(super) fn asked(
+        &self,
+        claim: &ClaimRef,
+        pods: Vec<PodRef>,
+        question: PastQuestion,
+        decision: Option<&Decision>,
+    ) {
         let mut past = lock(&self.0);
         past.retain(|other| other.claim.uid != claim.uid);
         past.push_back(PastDecision {
             claim: claim.clone(),
+            pods,
             at: SystemTime::now(),
             question: Some(Arc::new(question)),
             decision: decision.cloned(),
@@ -105,7 +114,7 @@ impl Decisions {
     }
 
     /// A claim has been refused. What its strategy was asked belongs to that when it came first.
-    pub(super) fn refused(&self, claim: &ClaimRef, error: &PrepareError) {
+    pub(super) fn refused(&self, claim: &ClaimRef, mut pods: Vec<PodRef>, error: &PrepareError) {
         // The kubelet has taken the call back.
         if matches!(error, PrepareError::Overtaken) {
             return;
@@ -113,6 +122,9 @@ impl Decisions {
         let mut past = lock(&self.0);
         let before =
             past.iter().position(|known| known.claim.uid == claim.uid).and_then(|at| past.remove(at));
+        if let (true, Some(before)) = (pods.is_empty(), &before) {
+            pods.clone_from(&before.pods);
+        }
         let (question, decision) = match before {
             Some(before) if error.follows_question() => (before.question, before.decision),
             _ => (None, None),
@@ -120,6 +132,7 @@ impl Decisions {
         let refusal = Some(chain(error));
         past.push_back(PastDecision {
             claim: claim.clone(),
+            pods,
             at: SystemTime::now(),
             question,
             decision,
@@ -167,7 +180,8 @@ fn size(past: &PastDecision) -> usize {
         .map_or(0, |decision| decision.why.len() + decision.grants.iter().map(grant).sum::<usize>());
     let ClaimRef { uid, namespace, name } = &past.claim;
     let text = uid.len() + namespace.len() + name.len() + past.refusal.as_ref().map_or(0, String::len);
-    size_of::<PastDecision>() + question + decision + text
+    let pods: usize = past.pods.iter().map(|pod| size_of::<PodRef>() + pod.uid.len() + pod.name.len()).sum();
+    size_of::<PastDecision>() + question + decision + text + pods
 }
 
 impl Driver {
@@ -234,28 +248,28 @@ mod tests {
     fn the_last_claims_are_remembered_each_once_and_no_more_than_fit() {
         let decisions = Decisions::default();
         for n in 0..=MOST {
-            decisions.asked(&claim(&n.to_string()), question(0), None);
+            decisions.asked(&claim(&n.to_string()), Vec::new(), question(0), None);
         }
-        decisions.refused(&claim("5"), &PrepareError::NotAllocated);
+        decisions.refused(&claim("5"), Vec::new(), &PrepareError::NotAllocated);
         let known = uids(&decisions);
         assert_eq!(known.len(), MOST);
         assert!(!known.contains(&"0".to_owned()) && known.last() == Some(&"5".to_owned()), "{known:?}");
 
         // A thousand claims on a machine with 8192 CPUs are a megabyte of sets.
         for uid in ["a", "b", "c"] {
-            decisions.asked(&claim(uid), question(600), None);
+            decisions.asked(&claim(uid), Vec::new(), question(600), None);
         }
         assert_eq!(uids(&decisions), ["c"], "one of them fits, and then nothing else does");
-        decisions.asked(&claim("small"), question(0), None);
+        decisions.asked(&claim("small"), Vec::new(), question(0), None);
         assert_eq!(uids(&decisions), ["c", "small"]);
-        decisions.asked(&claim("huge"), question(6000), None);
+        decisions.asked(&claim("huge"), Vec::new(), question(6000), None);
         assert_eq!(uids(&decisions), ["huge"], "the last one is always there");
     }
 
     #[test]
     fn a_refusal_keeps_the_question_that_led_to_it_and_no_older_one() {
         let decisions = Decisions::default();
-        decisions.asked(&claim("a"), question(0), None);
+        decisions.asked(&claim("a"), Vec::new(), question(0), None);
         let undecided = Undecided {
             strategy: "s".to_owned(),
             kind: "denied",
@@ -264,17 +278,18 @@ mod tests {
         };
         decisions.refused(
             &claim("a"),
+            Vec::new(),
             &PrepareError::Undecided { asked: Vec::new(), undecided, held: Vec::new() },
         );
         let past = decisions.of("a").unwrap();
         assert_eq!((past.question.is_some(), past.refusal.as_deref()), (true, Some("no room")));
-        decisions.refused(&claim("a"), &PrepareError::Overtaken);
+        decisions.refused(&claim("a"), Vec::new(), &PrepareError::Overtaken);
         assert_eq!(
             decisions.of("a").unwrap().refusal.as_deref(),
             Some("no room"),
             "that is no answer to anybody"
         );
-        decisions.refused(&claim("a"), &PrepareError::NotAllocated);
+        decisions.refused(&claim("a"), Vec::new(), &PrepareError::NotAllocated);
         assert!(decisions.of("a").unwrap().question.is_none(), "it did not come to a question");
         decisions.prepared("a");
         assert_eq!(decisions.of("a").unwrap().refusal, None);

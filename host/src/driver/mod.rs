@@ -44,7 +44,9 @@ use dracpu_codec::{env, opaque, quantity};
 
 pub use allocation::{Unusable, published};
 pub use api::{Api, ApiError, ClaimStatus, DeviceStatus};
-pub use claim::{AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, Prepared, PreparedDevice};
+pub use claim::{
+    AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig, PodRef, Prepared, PreparedDevice,
+};
 pub use container::{Container, Created, Pod, Quota, Update, Updated};
 pub use core::{Driver, DriverParts, StartError};
 pub use decide::{Decide, Strategies, StrategyInfo, Undecided};

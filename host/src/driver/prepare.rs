@@ -68,6 +68,10 @@ impl Driver {
         let mut answers = Vec::new();
         for ((call, claim), object) in claims.into_iter().zip(objects) {
             let span = tracing::info_span!("claim", claim_uid = claim.uid, op = "prepare");
+            let pods = match &object {
+                Some(Ok(object)) => object.claim.reserved_for.clone(),
+                _ => Vec::new(),
+            };
             let answer = self.prepare_one(call, claim.clone(), object).instrument(span.clone()).await;
             span.in_scope(|| match &answer {
                 Ok(prepared) => {
@@ -80,7 +84,7 @@ impl Driver {
                 Ok(_prepared) => self.decisions.prepared(&claim.uid),
                 Err(error) => {
                     self.tell_refused(&claim, error);
-                    self.decisions.refused(&claim, error);
+                    self.decisions.refused(&claim, pods, error);
                 }
             }
             answers.push((claim, answer));
@@ -292,7 +296,7 @@ impl Driver {
             requests,
             state,
         };
-        self.decisions.asked(&object.id, question, decision.as_ref().ok());
+        self.decisions.asked(&object.id, object.reserved_for.clone(), question, decision.as_ref().ok());
         let decision = decision.map_err(|undecided| {
             let held = if undecided.for_lack_of_cpus { self.in_the_way(view, wanted) } else { Vec::new() };
             PrepareError::Undecided { asked: self.asked(view, wanted), undecided, held }

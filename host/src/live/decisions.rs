@@ -1,7 +1,7 @@
 //! The decisions that the daemon remembers, as it tells them.
 
 use super::list;
-use super::report::StrategyIdentity;
+use super::report::{PodReport, StrategyIdentity};
 use crate::driver::{PastDecision, PastQuestion, Replay, StrategyInfo};
 use crate::strategy::question::Question;
 use crate::strategy::{Decision, Request};
@@ -33,6 +33,9 @@ pub struct DecisionReport {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The pods that it was reserved for; none where its object could not be read.
+    #[serde(default)]
+    pub pods: Vec<PodReport>,
     /// When, as in RFC 3339.
     pub at: String,
     /// Why it was refused, and what to do; none when it was prepared.
@@ -112,8 +115,11 @@ pub(super) fn decisions(past: Vec<PastDecision>) -> DecisionsReport {
 }
 
 fn decision(past: PastDecision) -> DecisionReport {
-    let PastDecision { claim, at, question, decision, refusal } = past;
+    let PastDecision { claim, pods, at, question, decision, refusal } = past;
+    let pods = pods.into_iter();
+    let pods = pods.map(|pod| PodReport { namespace: claim.namespace.clone(), name: pod.name, uid: pod.uid });
     DecisionReport {
+        pods: pods.collect(),
         question: question.as_deref().map(|question| line(question, &claim.uid)),
         uid: claim.uid,
         namespace: claim.namespace,

@@ -1,4 +1,4 @@
-use crate::live::{ClaimReport, ContainerReport, DecisionReport, NodeReport};
+use crate::live::{ClaimReport, ContainerReport, DecisionReport, NodeReport, PodReport};
 use crate::words::{listed, plain, quoted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ pub(super) struct Subject<'a> {
     pub(super) decision: Option<&'a DecisionReport>,
 }
 
-/// What is meant.
+/// What is meant: claims, or a pod with its claims. Never nothing at all.
 #[derive(Debug)]
-pub(super) enum Meant<'a> {
-    /// Claims; never none.
-    Claims(Vec<Subject<'a>>),
-    /// The containers of a pod that has no claim here; never none.
-    Containers(Vec<&'a ContainerReport>),
+pub(super) struct Meant<'a> {
+    /// The claims.
+    pub(super) claims: Vec<Subject<'a>>,
+    /// The pod's containers that have no claim here.
+    pub(super) containers: Vec<&'a ContainerReport>,
 }
 
 /// Why it is not known what is meant.
@@ -38,7 +38,7 @@ pub(super) enum NotFound {
     Ambiguous { what: String, candidates: Vec<String> },
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
     pub(super) fn uid(&self) -> &str {
         let remembered = self.decision.map(|decision| decision.uid.as_str());
         self.claim.map(|claim| claim.uid.as_str()).or(remembered).unwrap_or_default()
@@ -53,8 +53,24 @@ impl Subject<'_> {
         }
     }
 
+    /// It holds something, or was refused and may come again.
+    fn lives(&self) -> bool {
+        self.claim.is_some() || self.refused().is_some()
+    }
+
+    /// The pods that it was reserved for when it was decided.
+    fn reserved_for(&self) -> &'a [PodReport] {
+        self.decision.map(|decision| decision.pods.as_slice()).unwrap_or_default()
+    }
+
+    /// It is a claim of the pod with this UID.
+    fn is_of(&self, uid: &str) -> bool {
+        let owner = self.claim.and_then(|claim| claim.pod.as_ref());
+        owner.into_iter().chain(self.reserved_for()).any(|pod| pod.uid == uid)
+    }
+
     /// What is remembered of a claim that was refused.
-    pub(super) fn refused(&self) -> Option<&DecisionReport> {
+    pub(super) fn refused(&self) -> Option<&'a DecisionReport> {
         self.decision.filter(|decision| decision.refusal.is_some())
     }
 }
@@ -81,8 +97,9 @@ pub(super) fn find<'a>(
         let nothing = Subject { claim: None, decision: None };
         known.entry(&decision.uid).or_insert(nothing).decision = Some(decision);
     }
+    let only = |subject: Subject<'a>| Meant { claims: vec![subject], containers: Vec::new() };
     if let Some(subject) = known.get(what) {
-        return Ok(Meant::Claims(vec![*subject]));
+        return Ok(only(*subject));
     }
     let named = |namespace: &str, name: &str| what == name || what.split_once('/') == Some((namespace, name));
     let mut claims: Vec<Subject<'a>> = known
@@ -94,24 +111,35 @@ pub(super) fn find<'a>(
         })
         .copied()
         .collect();
-    // Of a name that claims have had one after another, what is gone does not count.
-    let lives = |subject: &Subject<'_>| subject.claim.is_some() || subject.refused().is_some();
-    if claims.iter().any(lives) {
-        claims.retain(lives);
+    // Of a name that claims or pods have had one after another, what is gone does not count.
+    if claims.iter().any(Subject::lives) {
+        claims.retain(Subject::lives);
     }
-    let pods: BTreeSet<(&str, &str, &str)> = node
-        .claims
-        .iter()
-        .filter_map(|claim| claim.pod.as_ref())
-        .chain(node.containers.iter().map(|container| &container.pod))
-        .filter(|pod| what == pod.uid || named(&pod.namespace, &pod.name))
-        .map(|pod| (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()))
-        .collect();
+    let of_claims = node.claims.iter().filter_map(|claim| claim.pod.as_ref());
+    let of_containers = node.containers.iter().map(|container| &container.pod);
+    let reserved = |living: bool| {
+        let those = known.values().filter(move |subject| !living || subject.lives());
+        those.flat_map(|subject| subject.reserved_for())
+    };
+    let meant = |pods: &mut dyn Iterator<Item = &'a PodReport>| -> BTreeSet<(&'a str, &'a str, &'a str)> {
+        pods.filter(|pod| what == pod.uid || named(&pod.namespace, &pod.name))
+            .map(|pod| (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()))
+            .collect()
+    };
+    let mut pods = meant(&mut of_claims.chain(of_containers).chain(reserved(true)));
+    if pods.is_empty() {
+        pods = meant(&mut reserved(false));
+    }
     let of_pod = |uid: &str| -> Vec<Subject<'a>> {
-        let has = |subject: &&Subject<'a>| {
-            subject.claim.and_then(|claim| claim.pod.as_ref()).is_some_and(|pod| pod.uid == uid)
-        };
-        known.values().filter(has).copied().collect()
+        known.values().filter(|subject| subject.is_of(uid)).copied().collect()
+    };
+    let with_its_claims = |uid: &str| Meant {
+        claims: of_pod(uid),
+        containers: node
+            .containers
+            .iter()
+            .filter(|known| known.pod.uid == uid && known.claims.is_empty())
+            .collect(),
     };
     let pod = pods.iter().next().filter(|_| pods.len() == 1).map(|(_, _, uid)| *uid);
     match (claims.as_slice(), pod) {
@@ -125,16 +153,11 @@ pub(super) fn find<'a>(
             let alike = known.values().filter(begins).map(described).collect();
             Err(NotFound::Nobody { what: plain(what), alike })
         }
-        ([claim], None) if pods.is_empty() => Ok(Meant::Claims(vec![*claim])),
-        ([], Some(uid)) => match of_pod(uid) {
-            claims if claims.is_empty() => {
-                Ok(Meant::Containers(node.containers.iter().filter(|known| known.pod.uid == uid).collect()))
-            }
-            claims => Ok(Meant::Claims(claims)),
-        },
+        ([claim], None) if pods.is_empty() => Ok(only(*claim)),
+        ([], Some(uid)) => Ok(with_its_claims(uid)),
         // A pod with one claim that has its name.
         ([claim], Some(uid)) if of_pod(uid).iter().map(Subject::uid).eq([claim.uid()]) => {
-            Ok(Meant::Claims(vec![*claim]))
+            Ok(with_its_claims(uid))
         }
         _ => {
             let of_claims = claims.iter().map(described);
@@ -161,6 +184,7 @@ mod tests {
             uid: uid.to_owned(),
             namespace: "default".to_owned(),
             name: name.to_owned(),
+            pods: Vec::new(),
             at: String::new(),
             refusal: refusal.map(str::to_owned),
             strategy: None,
@@ -172,10 +196,9 @@ mod tests {
 
     /// The UIDs that are meant, or what is said instead.
     fn found(node: &NodeReport, decisions: &[DecisionReport], what: &str) -> Result<Vec<String>, String> {
-        match find(node, decisions, what).map_err(|error| error.to_string())? {
-            Meant::Claims(claims) => Ok(claims.iter().map(|subject| subject.uid().to_owned()).collect()),
-            Meant::Containers(containers) => Ok(containers.iter().map(|known| known.id.clone()).collect()),
-        }
+        let Meant { claims, containers } = find(node, decisions, what).map_err(|error| error.to_string())?;
+        let claims = claims.iter().map(|subject| subject.uid().to_owned());
+        Ok(claims.chain(containers.iter().map(|known| known.id.clone())).collect())
     }
 
     #[test]
@@ -211,7 +234,7 @@ mod tests {
                 "{nobody}"
             );
         }
-        let Meant::Claims(subjects) = find(&node, &refused, "idle").unwrap() else { panic!("no claim") };
+        let subjects = find(&node, &refused, "idle").unwrap().claims;
         assert!(subjects[0].claim.is_some() && subjects[0].decision.is_some(), "both sides of it");
     }
 
@@ -262,5 +285,36 @@ mod tests {
         for what in ["we", "cpus", "", "x7f", "prod/web"] {
             assert!(!found(&node, &[], what).unwrap_err().contains("but there is"), "{what}");
         }
+    }
+
+    #[test]
+    fn a_pod_is_known_by_its_refused_claim_and_by_one_that_waits_for_its_container() {
+        let of_pod = |decision: DecisionReport, name: &str, uid: &str| DecisionReport {
+            pods: vec![PodReport {
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                uid: uid.to_owned(),
+            }],
+            ..decision
+        };
+        let mut node = fixtures::node(vec![fixtures::claim("u-1", "a", ClaimState::Waiting, "1", "")]);
+        let decisions = [
+            of_pod(decision("u-1", "a", None), "web", "pod-1"),
+            of_pod(decision("u-2", "b", Some("no room")), "web", "pod-1"),
+            of_pod(decision("u-3", "c", None), "web", "of-an-earlier-pod"),
+            of_pod(decision("u-4", "d", None), "done", "pod-2"),
+        ];
+        let uids = |uids: &[&str]| Ok(uids.iter().map(|uid| (*uid).to_owned()).collect::<Vec<_>>());
+        for what in ["web", "default/web", "pod-1"] {
+            assert_eq!(found(&node, &decisions, what), uids(&["u-1", "u-2"]), "{what}");
+        }
+        assert_eq!(found(&node, &decisions, "done"), uids(&["u-4"]), "what it had");
+        // Its other containers, too: one that has no claim, and not one whose claim is told of anyway.
+        let mut with_claim = fixtures::container("c-1", "web", "1");
+        (with_claim.pod.uid, with_claim.claims) = ("pod-1".to_owned(), vec!["u-1".to_owned()]);
+        let mut without = fixtures::container("c-2", "web", "2-7");
+        without.pod.uid = "pod-1".to_owned();
+        node.containers = vec![with_claim, without];
+        assert_eq!(found(&node, &decisions, "web"), uids(&["u-1", "u-2", "c-2"]));
     }
 }

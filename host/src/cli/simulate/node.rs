@@ -270,6 +270,7 @@ impl Node {
             config,
             pcie_root_matches: Vec::new(),
             pod_claim_name: None,
+            reserved_for: Vec::new(),
         });
         id
     }

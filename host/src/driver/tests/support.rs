@@ -289,6 +289,7 @@ impl Home {
             config: Vec::new(),
             pcie_root_matches: Vec::new(),
             pod_claim_name: None,
+            reserved_for: Vec::new(),
         };
         lock(&self.api.claims).insert(uid.into(), claim);
         id
