@@ -2,7 +2,7 @@
 //! nothing else is called failed.
 
 use anyhow::{Context, Result, ensure};
-use dracpu_tests::support::api_server::{Gates, Resource};
+use dracpu_tests::support::api_server::{Gates, Presence, Resource};
 use dracpu_tests::support::cpus::{Cpus, cpus, list};
 use dracpu_tests::support::machine::Machine;
 use dracpu_tests::support::node::{ContainerAsk, NODE, Node, NodeConfig};
@@ -192,6 +192,20 @@ async fn a_node_that_is_well_passes_every_check_and_each_fault_is_found_by_its_o
     host.finds(&node, &[("cdi-dir", "failed", "read specs from /srv/cdi, not from")]).await?;
     fs::write(&runtime, format!("cdi_spec_dirs = ['/etc/cdi', '{}']\n", node.cdi_dir().display()))?;
     host.finds(&node, &[("cdi-dir", "ok", "and the runtime reads it")]).await?;
+
+    // No API server, while there is nothing to be published.
+    node.api.set_presence(Presence::Refusing).await?;
+    let cut_off = || async {
+        let why = "the watch of slices is interrupted";
+        host.finds(
+            &node,
+            &[("slices", "failed", why), ("node-name", "unknown", why), ("orphans", "unknown", why)],
+        )
+        .await
+    };
+    poll("checks that know of no API server", SOON, cut_off).await?;
+    node.api.set_presence(Presence::Here).await?;
+    poll("a node that is well again", SOON, healthy).await?;
 
     // The kubelet's own CPU manager; then no runtime; then no driver.
     node.kubelet.manage_cpus(cpus("0-7"));

@@ -281,7 +281,7 @@ pub struct ContainerReport {
 pub struct SlicesReport {
     /// The slices as they were last seen to be right or were written; none before the first success.
     pub published: Option<PublishedReport>,
-    /// Why they are not as they should be.
+    /// Why they are not as they should be, or why that is not known.
     pub error: Option<String>,
     /// Fields that the API server leaves out.
     pub fields_left_out: Vec<FieldReport>,

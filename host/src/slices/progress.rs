@@ -9,6 +9,7 @@ pub struct Progress(Mutex<State>);
 struct State {
     published: Option<Published>,
     problem: Option<String>,
+    unwatched: Option<String>,
     left_out: BTreeMap<&'static str, String>,
 }
 
@@ -35,6 +36,11 @@ impl Progress {
         self.state().problem = Some(problem);
     }
 
+    /// Whether changes by others would be noticed, and why not.
+    pub(super) fn unwatched(&self, why: Option<String>) {
+        self.state().unwatched = why;
+    }
+
     /// The API server leaves a field out; one sentence on what follows. False when that was known.
     pub(super) fn left_out(&self, field: &'static str, consequence: impl FnOnce() -> String) -> bool {
         let mut state = self.state();
@@ -51,10 +57,12 @@ impl Progress {
         self.state().published
     }
 
-    /// Why they are not as they should be; none when they are, and before the first attempt has ended.
+    /// Why they are not as they should be, or why that is not known by now; none when they are, and before the first
+    /// attempt has ended.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.state().problem.clone()
+        let state = self.state();
+        state.problem.as_ref().or(state.unwatched.as_ref()).cloned()
     }
 
     /// Fields that the API server leaves out, each with what follows.

@@ -79,6 +79,8 @@ pub async fn run(
                 due = match result {
                     Ok(()) => {
                         publishing.solved("slices are as they should be");
+                        watching.solved("the API server is back");
+                        publisher.progress.unwatched(None);
                         retries = DefaultBackoff::default();
                         published = true;
                         None
@@ -97,13 +99,19 @@ pub async fn run(
             change = changes.try_next(), if published => match change {
                 // The end of a new list counts: what vanished while the watch was broken has no event.
                 Ok(Some(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone)) => {
-                    watching.solved("the watch of slices is back");
                     let soon = Instant::now() + DEBOUNCE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
                 Ok(Some(watcher::Event::Init | watcher::Event::InitApply(_))) => {}
                 Ok(None) => anyhow::bail!("the watch of slices ended"),
-                Err(error) => watching.report(&format!("the watch of slices is interrupted: {}", chain(&error))),
+                Err(error) => {
+                    let why = format!("the watch of slices is interrupted: {}", chain(&error));
+                    watching.report(&why);
+                    publisher.progress.unwatched(Some(why));
+                    // A watch that goes on where it was says nothing; a pass that succeeds tells that the server is back.
+                    let pause = Instant::now() + retries.next().unwrap_or(DEBOUNCE);
+                    due = Some(due.map_or(pause, |due| due.min(pause)));
+                }
             },
         }
     }

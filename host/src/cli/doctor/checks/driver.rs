@@ -31,7 +31,7 @@ pub(super) fn node_name(facts: &Facts) -> Verdict {
 pub(super) fn slices(facts: &Facts) -> Verdict {
     of_daemon(facts, |node| match (&node.slices.error, &node.slices.published) {
         (Some(why), _) => Verdict::failed(
-            format!("the slices are not as they should be: {why}"),
+            format!("the slices cannot be kept as they should be: {why}"),
             "does the driver reach the API server, with the role of the chart? It tries again by itself",
         ),
         (None, None) => Verdict::unknown("nothing has been published yet", "run it again in a moment"),
