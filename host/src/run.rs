@@ -241,7 +241,7 @@ impl Tasks {
         report.active();
 
         // Before the kubelet may call, since nothing that it does is needed to answer.
-        let listening = live::listen(config.live_socket())?;
+        let socket = live::Socket::at(config.live_socket()).await;
         let (peer, progress) = (Arc::default(), Arc::default());
         let sources = live::Sources {
             driver: driver.clone(),
@@ -251,7 +251,7 @@ impl Tasks {
             node: config.node_name.clone(),
             config: config.describe(),
         };
-        let live = live::serve(listening, sources, tasks.stop.clone());
+        let live = live::serve(socket, sources, tasks.stop.clone());
         tasks.spawn("server of the command line", async move {
             live.await;
             Ok(())

@@ -8,7 +8,7 @@ use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
 use dracpu_tests::support::node::{ContainerAsk, Node, NodeConfig};
 use dracpu_tests::support::scheduler::Ask;
-use dracpu_tests::support::wait::SOON;
+use dracpu_tests::support::wait::{SOON, poll};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
@@ -213,8 +213,24 @@ async fn the_daemons_socket_is_roots_alone_and_comes_and_goes_with_the_daemon() 
     ensure!(status.code() == Some(75), "{status}");
     ensure!(node.dracpu(&["claims"]).await?.code == 0);
 
+    // Somebody cleans up where he should not.
+    std::fs::remove_file(&socket)?;
+    let answers = || async {
+        ensure!(node.dracpu(&["claims"]).await?.code == 0, "no answer yet");
+        Ok(())
+    };
+    poll("the socket again", SOON, answers).await?;
     node.terminate_daemon().await?;
     ensure!(!socket.exists(), "a daemon that ends takes its socket with it");
+
+    // Nothing that a pod needs waits for it.
+    std::fs::create_dir_all(socket.join("in-the-way"))?;
+    node.start_daemon().await?;
+    let claim = node.write_claim("c", NUMA0, "2", &[]);
+    node.prepare(&claim).await?;
+    ensure!(node.dracpu(&["claims"]).await?.stderr.contains("no dracpu answers on"));
+    std::fs::remove_dir_all(&socket)?;
+    poll("the socket once there is room for it", SOON, answers).await?;
     Ok(())
 }
 
@@ -436,10 +452,16 @@ async fn a_refused_claim_is_explained_with_what_would_help() -> Result<()> {
 
     // What never came to a question.
     let bad = node.write_claim("bad", NUMA0, "half", &[]);
+    node.api.change(Resource::ResourceClaims, "default", "bad", |object| {
+        object["status"]["reservedFor"] = json!([{"resource": "pods", "name": "worker", "uid": "of-worker"}]);
+    });
     node.prepare(&bad).await.err().context("is refused")?;
     let about = explained(&node, "default/bad").await?;
     ensure!(about["decision"]["question"] == Value::Null && about["replay"] == Value::Null, "{about}");
     let text = node.dracpu(&["explain", "bad"]).await?.stdout;
     ensure!(text.contains("half") && text.contains("it did not come to that"), "{text}");
+    for pod in ["worker", "default/worker", "of-worker"] {
+        ensure!(explained(&node, pod).await? == about, "its pod has no container yet: {pod}");
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use rustix::fs::Mode;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
@@ -49,7 +50,8 @@ pub fn prepare_directories(config: &Config) -> Result<(), SocketError> {
     std::fs::create_dir_all(&own).map_err(|source| SocketError::Io { path: own, source })
 }
 
-/// Removes what earlier drivers left: their sockets under all names that drivers for these devices use.
+/// Removes what earlier drivers left: their sockets under all names that drivers for these devices use. What is in the
+/// way of the operator's socket alone is for its server to tell.
 ///
 /// # Errors
 /// [`SocketError::AnotherDriver`] when one of them is served.
@@ -59,25 +61,35 @@ pub async fn clear_the_way(config: &Config) -> Result<(), SocketError> {
         config.registry_dir().join("dra.cpu-reg.sock"),
         config.dra_socket(),
         config.plugin_dir().join("dra.sock"),
-        config.live_socket(),
     ];
     for socket in sockets {
-        // A link is nobody's socket, whoever may answer where it leads.
-        let is_link = std::fs::symlink_metadata(&socket).is_ok_and(|found| found.is_symlink());
-        let result = match UnixStream::connect(&socket).await {
-            _ if is_link => remove_if_present(&socket),
-            Ok(_answered) => return Err(SocketError::AnotherDriver(socket)),
-            // Somebody listens, and has more to do than to answer.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(SocketError::AnotherDriver(socket));
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_if_present(&socket),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        };
-        result.map_err(|source| SocketError::Io { path: socket, source })?;
+        clear(&socket).await?;
     }
-    Ok(())
+    match clear(&config.live_socket()).await {
+        Err(error @ SocketError::AnotherDriver(_)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a socket that nobody serves.
+///
+/// # Errors
+/// [`SocketError::AnotherDriver`] when somebody serves it; when something else is there that cannot be removed.
+pub(crate) async fn clear(socket: &Path) -> Result<(), SocketError> {
+    // A link is nobody's socket, whoever may answer where it leads.
+    let is_link = std::fs::symlink_metadata(socket).is_ok_and(|found| found.is_symlink());
+    let result = match UnixStream::connect(socket).await {
+        _ if is_link => remove_if_present(socket),
+        Ok(_answered) => return Err(SocketError::AnotherDriver(socket.to_owned())),
+        // Somebody listens, and has more to do than to answer.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(SocketError::AnotherDriver(socket.to_owned()));
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => remove_if_present(socket),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    result.map_err(|source| SocketError::Io { path: socket.to_owned(), source })
 }
 
 fn remove_if_present(path: &Path) -> io::Result<()> {
@@ -87,17 +99,18 @@ fn remove_if_present(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A listening socket and its file, which goes when this is dropped.
+/// A listening socket's file, which goes when this is dropped. Another one in its place stays.
 #[derive(Debug)]
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode; none when it could not be looked at.
+    id: Option<(u64, u64)>,
+}
 
 impl SocketFile {
     /// Listens at the path.
     pub(crate) fn bind(path: PathBuf) -> Result<(UnixListener, Self), SocketError> {
-        match UnixListener::bind(&path) {
-            Ok(listener) => Ok((listener, Self(path))),
-            Err(source) => Err(SocketError::Io { path, source }),
-        }
+        Self::of(UnixListener::bind(&path), path)
     }
 
     /// Listens at the path, for its owner alone. The file has its mode from the first moment: Linux gives it that of the
@@ -109,17 +122,34 @@ impl SocketFile {
             socket.bind(&path)?;
             socket.listen(PRIVATE_BACKLOG)
         };
-        match listen() {
-            Ok(listener) => Ok((listener, Self(path))),
+        Self::of(listen(), path)
+    }
+
+    fn of(bound: io::Result<UnixListener>, path: PathBuf) -> Result<(UnixListener, Self), SocketError> {
+        match bound {
+            Ok(listener) => Ok((listener, Self { id: id(&path), path })),
             Err(source) => Err(SocketError::Io { path, source }),
         }
     }
+
+    /// Whoever goes to the path still finds this socket.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.id.is_none() || id(&self.path) == self.id
+    }
+}
+
+fn id(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Err(error) = remove_if_present(&self.0) {
-            tracing::warn!(socket = %self.0.display(), %error, "cannot remove the socket");
+        if !self.is_in_place() {
+            return;
+        }
+        if let Err(error) = remove_if_present(&self.path) {
+            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }

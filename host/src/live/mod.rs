@@ -24,10 +24,12 @@ pub use decisions::{
 };
 pub use report::*;
 
-use crate::dra::{SocketError, SocketFile};
+use crate::dra::{SocketFile, clear};
+use crate::words::chain;
 use dracpu_cpuset::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +46,8 @@ const REPLAY: &str = "/decisions/replay";
 const ANSWER_BYTES: usize = 64 << 20;
 /// For a connection with all that is asked on it. The API server is waited for 10 s at most.
 const CONNECTION: Duration = Duration::from_secs(30);
+/// Between two looks at the socket's file.
+const LOOK: Duration = Duration::from_secs(5);
 /// For the API server, when orphans are asked for.
 const ASK: Duration = Duration::from_secs(10);
 
@@ -72,23 +76,71 @@ struct Refused {
     error: String,
 }
 
-/// A socket that listens, for [`serve`]. Its file goes when this is dropped.
-pub(crate) struct Listening {
-    listener: UnixListener,
-    file: SocketFile,
+/// The socket, as far as it can be served: nothing that the node does waits for it. For [`serve`].
+pub(crate) struct Socket {
+    path: PathBuf,
+    /// None when it cannot be made.
+    listening: Option<(UnixListener, SocketFile)>,
+    /// That it cannot be made has been logged.
+    told: bool,
 }
 
-/// Listens, under the node lock.
-///
-/// # Errors
-/// When the socket cannot be made.
-pub(crate) fn listen(socket: PathBuf) -> Result<Listening, SocketError> {
-    let (listener, file) = SocketFile::bind_private(socket)?;
-    Ok(Listening { listener, file })
+impl Socket {
+    /// Listens, under the node lock; or says in the log why not.
+    pub(crate) async fn at(path: PathBuf) -> Self {
+        let mut socket = Self { path, listening: None, told: false };
+        socket.listen().await;
+        socket
+    }
+
+    async fn listen(&mut self) {
+        let listening = match clear(&self.path).await {
+            Ok(()) => SocketFile::bind_private(self.path.clone()),
+            Err(error) => Err(error),
+        };
+        match listening {
+            Ok(listening) => {
+                if std::mem::take(&mut self.told) {
+                    tracing::info!(socket = %self.path.display(), "the command line is served");
+                }
+                self.listening = Some(listening);
+            }
+            Err(error) if !self.told => {
+                let error = chain(&error);
+                tracing::warn!(%error, "`dracpu claims` and other verbs cannot ask this driver; it goes on without, and tries again");
+                self.told = true;
+            }
+            Err(_as_before) => {}
+        }
+    }
 }
 
-/// Answers until `stop`, then removes the socket.
-pub(crate) async fn serve(listening: Listening, sources: Sources, stop: CancellationToken) {
-    let Listening { listener, file: _removed_at_the_end } = listening;
-    server::serve(listener, sources, stop).await;
+/// Answers until `stop`, then removes the socket. One that is not there, or not any more, is made.
+pub(crate) async fn serve(mut socket: Socket, sources: Sources, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        match socket.listening.take() {
+            Some((listener, file)) => {
+                let until = stop.child_token();
+                let mut serving = pin!(server::serve(listener, sources.clone(), until.clone()));
+                tokio::select! {
+                    () = serving.as_mut() => {}
+                    () = taken_away(&file) => {
+                        tracing::warn!(socket = %socket.path.display(), "somebody took the socket away; it is made again");
+                        until.cancel();
+                        serving.await;
+                    }
+                }
+            }
+            None => _ = stop.run_until_cancelled(tokio::time::sleep(LOOK)).await,
+        }
+        if !stop.is_cancelled() {
+            socket.listen().await;
+        }
+    }
+}
+
+async fn taken_away(file: &SocketFile) {
+    while file.is_in_place() {
+        tokio::time::sleep(LOOK).await;
+    }
 }

@@ -11,9 +11,11 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http_body_util::LengthLimitError;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::error::Error as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +109,9 @@ async fn whole(State(stop): State<CancellationToken>, request: Request, next: Ne
     };
     match body {
         Ok(body) => next.run(Request::from_parts(head, body.into())).await,
+        Err(error) if error.source().is_some_and(|why| why.is::<LengthLimitError>()) => {
+            StatusCode::PAYLOAD_TOO_LARGE.into_response()
+        }
         Err(_) => StatusCode::BAD_REQUEST.into_response(),
     }
 }

@@ -104,10 +104,22 @@ fn answers_that_are_none_are_errors_that_say_so() {
 #[tokio::test]
 async fn the_socket_is_its_owners_alone_from_the_first_moment_and_goes_with_its_server() {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("s");
-    let listening = listen(socket.clone()).unwrap();
-    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
-    assert!(matches!(listen(socket.clone()), Err(SocketError::Io { .. })), "it is taken");
-    drop(listening);
-    assert!(!socket.exists());
+    let path = directory.path().join("s");
+    let mut socket = Socket::at(path.clone()).await;
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(Socket::at(path.clone()).await.listening.is_none(), "it is served");
+    socket.listening = None;
+    assert!(!path.exists());
+    // What cannot be taken away ends nothing.
+    std::fs::create_dir(&path).unwrap();
+    socket.listen().await;
+    assert!(socket.listening.is_none() && socket.told);
+    std::fs::remove_dir(&path).unwrap();
+    socket.listen().await;
+    assert!(socket.listening.is_some() && !socket.told);
+    // Another file in its place is not its own.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    socket.listening = None;
+    assert!(path.exists());
 }
