@@ -12,6 +12,7 @@ mod claim_status;
 mod convert;
 mod cpu_manager;
 mod health;
+mod kubeconfig;
 mod lock;
 mod registration;
 mod service;
@@ -22,8 +23,8 @@ pub use cpu_manager::{CpuManager, PodResourcesError, cpu_manager, watch_cpu_mana
 pub use lock::{LockError, NodeLock};
 pub use registration::Registrar;
 pub use service::{Claims, Plugin, Refusal, Results};
-pub(crate) use sockets::SocketFile;
 pub use sockets::{SocketError, clear_the_way, prepare_directories};
+pub(crate) use sockets::{SocketFile, clear};
 
 use crate::cdi::{Probe, Step};
 use crate::clock::Clock;

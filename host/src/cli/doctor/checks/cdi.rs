@@ -1,6 +1,6 @@
-use super::super::facts::{Facts, OtherFile};
+use super::super::facts::{Facts, OtherFile, Said};
 use super::super::verdict::Verdict;
-use super::{AS_ROOT, of_daemon, some};
+use super::{AS_ROOT, of_daemon, of_runtime, some};
 use crate::nri::Version;
 use std::path::{Path, PathBuf};
 
@@ -34,28 +34,56 @@ pub(super) fn directory(facts: &Facts) -> Verdict {
             ),
         );
     }
-    let Some(runtime) = &facts.runtime else {
-        return Verdict::ok(format!("{shown} is writable, and nobody else defines claims there"));
-    };
-    let file = runtime.file.display();
-    if runtime.cdi_off {
-        return Verdict::failed(
-            format!("{file} turns CDI off: no container gets its claims"),
-            format!("set enable_cdi = true in {file} and restart the runtime"),
-        );
+    // What its configuration does not say is as the runtime has it by itself.
+    let said = facts.runtime.as_ref();
+    match said.and_then(|runtime| runtime.cdi.as_ref()) {
+        Some(Said { value: false, file }) => {
+            let file = file.display();
+            return Verdict::failed(
+                format!("{file} turns CDI off: no container gets its claims"),
+                format!("set enable_cdi = true in {file} and restart the runtime"),
+            );
+        }
+        None if off_by_default(facts) => {
+            let remedy = "set enable_cdi = true in containerd's configuration and restart it, or update it to 2.0 or newer";
+            return match said {
+                Some(_) => Verdict::failed(
+                    "this containerd leaves CDI off, and its configuration does not turn it on: no container gets its claims",
+                    remedy,
+                ),
+                None => Verdict::unknown(
+                    "this containerd leaves CDI off unless its configuration turns it on, which cannot be seen from here",
+                    format!("run it on the host; {remedy}"),
+                ),
+            };
+        }
+        _ => {}
     }
-    match &runtime.spec_dirs {
-        Some(dirs) if !dirs.iter().any(|dir| same(dir, &directory.path)) => Verdict::failed(
-            format!(
-                "{file} lets the runtime read specs from {}, not from {shown}",
-                some(dirs.iter().map(|dir| dir.display().to_string()))
-            ),
-            format!("add {shown} to cdi_spec_dirs in {file}, or start the driver with another --cdi-dir"),
-        ),
-        _ => Verdict::ok(format!(
+    match said.map(|runtime| &runtime.spec_dirs) {
+        None => Verdict::ok(format!("{shown} is writable, and nobody else defines claims there")),
+        Some(Some(Said { value: dirs, file })) if !dirs.iter().any(|dir| same(dir, &directory.path)) => {
+            let file = file.display();
+            Verdict::failed(
+                format!(
+                    "{file} lets the runtime read specs from {}, not from {shown}",
+                    some(dirs.iter().map(|dir| dir.display().to_string()))
+                ),
+                format!("add {shown} to cdi_spec_dirs in {file}, or start the driver with another --cdi-dir"),
+            )
+        }
+        Some(_) => Verdict::ok(format!(
             "{shown} is writable, nobody else defines claims there, and the runtime reads it"
         )),
     }
+}
+
+/// containerd before 2.0 uses specs only where it is told to. Source: `docs/cri/config.md` of its release 1.7.
+fn off_by_default(facts: &Facts) -> bool {
+    let runtime = facts.daemon.as_ref().ok().and_then(|node| node.nri.runtime.as_ref());
+    runtime.is_some_and(|runtime| {
+        runtime.name == "containerd"
+            && Version::parse(&runtime.version).is_some_and(|version| version < Version(2, 0, 0))
+    })
 }
 
 /// `/var/run` is `/run`.
@@ -97,13 +125,7 @@ fn newest(runtime: &str, version: Version) -> Option<Version> {
 
 /// A runtime refuses specs of versions that it does not know.
 pub(super) fn version(facts: &Facts) -> Verdict {
-    of_daemon(facts, |node| {
-        let Some(runtime) = &node.nri.runtime else {
-            return Verdict::unknown(
-                "no container runtime has been connected since the driver's start",
-                "see nri-connected",
-            );
-        };
+    of_runtime(facts, |runtime| {
         let (name, version) = (&runtime.name, &runtime.version);
         let Some(newest) = Version::parse(version).and_then(|version| newest(name, version)) else {
             let message = format!("nothing tells which CDI versions {name} {version} reads");
@@ -200,15 +222,34 @@ mod tests {
     fn a_runtime_that_reads_no_specs_or_others_fails() {
         let mut facts = fixtures::well();
         facts.cdi.path = "/var/run/cdi".into();
-        for (cdi_off, dirs, expected) in [
-            (false, Some(vec!["/etc/cdi", "/run/cdi"]), Outcome::Ok),
-            (false, None, Outcome::Ok),
-            (false, Some(vec!["/etc/cdi"]), Outcome::Failed),
-            (true, None, Outcome::Failed),
+        let file = PathBuf::from("/etc/containerd/config.toml");
+        for (cdi, dirs, expected) in [
+            (Some(true), Some(vec!["/etc/cdi", "/run/cdi"]), Outcome::Ok),
+            (None, None, Outcome::Ok),
+            (None, Some(vec!["/etc/cdi"]), Outcome::Failed),
+            (Some(false), None, Outcome::Failed),
         ] {
-            let spec_dirs = dirs.map(|dirs| dirs.into_iter().map(PathBuf::from).collect());
-            facts.runtime =
-                Some(RuntimeConfig { file: "/etc/containerd/config.toml".into(), cdi_off, spec_dirs });
+            let spec_dirs = dirs.map(|dirs| Said {
+                value: dirs.into_iter().map(PathBuf::from).collect(),
+                file: file.clone(),
+            });
+            let cdi = cdi.map(|value| Said { value, file: file.clone() });
+            facts.runtime = Some(RuntimeConfig { cdi, spec_dirs });
+            assert_eq!(directory(&facts).outcome(), expected, "{:?}", facts.runtime);
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_uses_specs_only_when_it_is_told_to_must_have_been() {
+        let mut facts = fixtures::well();
+        facts.daemon.as_mut().unwrap().nri.runtime.as_mut().unwrap().version = "1.7.27".to_owned();
+        let on = Said { value: true, file: "/etc/containerd/config.toml".into() };
+        for (runtime, expected) in [
+            (None, Outcome::Unknown),
+            (Some(RuntimeConfig::default()), Outcome::Failed),
+            (Some(RuntimeConfig { cdi: Some(on), spec_dirs: None }), Outcome::Ok),
+        ] {
+            facts.runtime = runtime;
             assert_eq!(directory(&facts).outcome(), expected, "{:?}", facts.runtime);
         }
     }

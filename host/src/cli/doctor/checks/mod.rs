@@ -12,7 +12,7 @@ mod runtime;
 
 use super::facts::Facts;
 use super::verdict::Verdict;
-use crate::live::NodeReport;
+use crate::live::{NodeReport, RuntimeReport};
 
 /// A check.
 pub(super) type Check = fn(&Facts) -> Verdict;
@@ -47,6 +47,17 @@ fn of_daemon(facts: &Facts, check: impl FnOnce(&NodeReport) -> Verdict) -> Verdi
         Err(why) if facts.root_only => Verdict::unknown(why, AS_ROOT),
         Err(_) => Verdict::unknown("the driver does not answer", "see lock"),
     }
+}
+
+/// A check of the runtime that is connected or was last; unknown when none has been.
+fn of_runtime(facts: &Facts, check: impl FnOnce(&RuntimeReport) -> Verdict) -> Verdict {
+    of_daemon(facts, |node| match &node.nri.runtime {
+        Some(runtime) => check(runtime),
+        None => Verdict::unknown(
+            "no container runtime has been connected since the driver's start",
+            "see nri-connected",
+        ),
+    })
 }
 
 /// What not every user sees.

@@ -1,17 +1,11 @@
 use super::super::facts::Facts;
 use super::super::verdict::Verdict;
-use super::of_daemon;
+use super::{of_daemon, of_runtime};
 use crate::nri::Version;
 
 /// What the runtime's NRI can do.
 pub(super) fn nri_version(facts: &Facts) -> Verdict {
-    of_daemon(facts, |node| {
-        let Some(runtime) = &node.nri.runtime else {
-            return Verdict::unknown(
-                "no container runtime has been connected since the driver's start",
-                "see nri-connected",
-            );
-        };
+    of_runtime(facts, |runtime| {
         let (name, version) = (&runtime.name, &runtime.version);
         let nri = runtime.nri_version.as_deref().unwrap_or_default();
         let said = format!("{name} {version}, NRI {nri}");

@@ -6,6 +6,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_topology::read_regular;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 
 /// What the kubelet was started with.
@@ -89,13 +90,17 @@ pub(super) fn kept_policy(kubelet_root_dir: &Path) -> Option<String> {
     Some(state.get("policyName")?.as_str()?.to_owned())
 }
 
-/// Files of a drop-in directory, in the order in which they count.
+/// Files of a drop-in directory and of those below it, in the order in which they count: the kubelet walks it by names, and
+/// follows no link to a directory (`filepath.WalkDir`).
 fn drop_ins(directory: PathBuf) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|file| file.extension().is_some_and(|end| end == "conf")).collect();
-    files.sort_unstable();
-    files
+    let mut entries: Vec<_> = std::fs::read_dir(directory).into_iter().flatten().flatten().collect();
+    entries.sort_unstable_by_key(DirEntry::file_name);
+    let files = entries.into_iter().flat_map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => drop_ins(entry.path()),
+        _ if entry.path().extension().is_some_and(|end| end == "conf") => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    files.collect()
 }
 
 /// Flags in Go's syntax; the last of a name counts.
@@ -161,7 +166,8 @@ mod tests {
                     --feature-gates=Other=false,New=true\0";
         let files = [
             ("etc/kubelet.yaml", CONFIG),
-            ("etc/more/20.conf", "cpuManagerPolicy: static\n"),
+            ("etc/more/20/a.conf", "cpuManagerPolicy: static\n"),
+            ("etc/more/20/b/README", "not: [read"),
             ("etc/more/10.conf", "cpuManagerPolicy: other\nreservedSystemCPUs: '5'\n"),
             ("etc/more/README", "not: [read"),
         ];

@@ -15,7 +15,7 @@ pub(super) use cdi::{CdiDirectory, OtherFile};
 pub(super) use kubelet::Kubelet;
 pub(super) use limits::Limit;
 pub(super) use processes::{Container, Containers, Process};
-pub(super) use runtime::RuntimeConfig;
+pub(super) use runtime::{RuntimeConfig, Said};
 
 use crate::config::Config;
 use crate::dra::{self, CpuManager, NodeLock, PodResourcesError};
@@ -64,7 +64,7 @@ pub(super) struct Facts {
     pub(super) kubelet: Seen<Kubelet>,
     /// The directory of CDI specs.
     pub(super) cdi: CdiDirectory,
-    /// Where the runtime looks for specs; none where its configuration does not say, or cannot be seen.
+    /// Where the runtime looks for specs; none where its configuration cannot be seen.
     pub(super) runtime: Option<RuntimeConfig>,
     /// The processes of the containers that the daemon knows.
     pub(super) containers: Containers,
