@@ -24,6 +24,10 @@ use std::process::ExitCode;
 
 /// List, inspect, question, try and write strategies: the components that decide which CPUs a claim gets
 #[derive(Debug, clap::Args)]
+#[command(after_help = "From nothing to a strategy that is tried on example machines:\n  \
+                        dracpu strategy new mine --sdk ~/dracpu && cd mine && cargo test\n  \
+                        dracpu strategy build && dracpu strategy check mine.wasm\n  \
+                        dracpu strategy list            # those that are built in, and the configuration's")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
