@@ -168,7 +168,7 @@ fn document(topology: &Topology, driver_config: Option<DriverConfig>) -> anyhow:
         cpu_details: CpuDetails { topology: counts(topology), cpus: cpus(topology) },
         driver_config,
     };
-    Ok(format!("---\n{}", serde_saphyr::to_string(&document)?))
+    Ok(format!("---\n{}", serde_saphyr::to_string(&serde_json::to_value(document)?)?))
 }
 
 fn counts(topology: &Topology) -> Counts {

@@ -1,7 +1,7 @@
 //! What the driver reads from the API server: one object at a time, by name, when it is needed. It writes nothing but
 //! the status of claims.
 
-use super::{claim_status, convert};
+use super::{claim_status, convert, kubeconfig};
 use crate::config::Config;
 use crate::driver::{Api as DriverApi, ApiError, Claim, ClaimStatus};
 use crate::words::{chain, sentence};
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::client::ClientBuilder;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde::Deserialize;
@@ -65,14 +65,11 @@ pub struct Access {
 pub async fn access(config: &Config) -> Result<Access, KubeError> {
     let mut access = match &config.kubeconfig {
         Some(path) => {
-            let refused = |error: kube::config::KubeconfigError| KubeError::Kubeconfig {
-                path: path.clone(),
-                why: chain(&error),
-            };
-            let file = Kubeconfig::read_from(path).map_err(refused)?;
+            let refused = |why| KubeError::Kubeconfig { path: path.clone(), why };
+            let file = kubeconfig::read(path).map_err(refused)?;
             kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
-                .map_err(refused)?
+                .map_err(|error| refused(chain(&error)))?
         }
         None => kube::Config::incluster().map_err(|error| KubeError::NotInCluster(chain(&error)))?,
     };

@@ -11,6 +11,7 @@ use dracpu_topology::read_regular;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,7 +99,8 @@ impl CdiDirectory {
         let Ok(bytes) = read_regular(&file, MAX_BYTES) else { return };
         let text = String::from_utf8_lossy(&bytes);
         // What cannot be read defines nothing for the runtime either.
-        let Ok(spec) = serde_saphyr::from_str::<SpecView>(&text) else { return };
+        let Ok(spec) = serde_saphyr::from_str::<Value>(&text) else { return };
+        let Ok(spec) = SpecView::deserialize(spec) else { return };
         let devices = spec.devices.into_iter().map(|device| format!("{}={}", spec.kind, device.name));
         let mut claims = devices.filter_map(|device| Some((claim_of_device(&device)?, device)));
         let Some((uid, device)) = claims.next() else { return };

@@ -1,0 +1,104 @@
+//! A kubeconfig file, read by way of a JSON value. `Kubeconfig::read_from` of the client library reads YAML into each of its
+//! types, which is a third of a megabyte of program for a file that a driver in a pod never has.
+
+use crate::words::chain;
+use kube::config::Kubeconfig;
+use serde_json::Value;
+use std::path::Path;
+
+/// Reads it; an empty one says nothing. What it names by a relative path is beside it, as for `kubectl`.
+///
+/// # Errors
+/// Why it cannot be read, in one line, which tells nothing of what it holds but names.
+pub(super) fn read(path: &Path) -> Result<Kubeconfig, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| chain(&error))?;
+    let value: Value = serde_saphyr::from_str(&text).map_err(|error| {
+        error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter)
+    })?;
+    if value.is_null() {
+        return Ok(Kubeconfig::default());
+    }
+    let mut file: Kubeconfig = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let beside = |named: &mut Option<String>| {
+        if let Some(path) = named {
+            *path = directory.join(&*path).to_string_lossy().into_owned();
+        }
+    };
+    for cluster in file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        beside(&mut cluster.certificate_authority);
+    }
+    for user in file.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        beside(&mut user.client_certificate);
+        beside(&mut user.client_key);
+        beside(&mut user.token_file);
+        // A command without a slash is looked for in PATH.
+        if let Some(exec) =
+            user.exec.as_mut().filter(|exec| exec.command.iter().any(|name| name.contains('/')))
+        {
+            beside(&mut exec.command);
+        }
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Kubeconfig, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        std::fs::write(&path, text).unwrap();
+        let below = directory.path().to_string_lossy().into_owned() + "/";
+        let mut file = read(&path)?;
+        let cut = |path: &mut Option<String>| {
+            *path = path
+                .take()
+                .map(|path| path.strip_prefix(&below).map_or(path.clone(), |rest| format!("…{rest}")));
+        };
+        cut(&mut file.clusters[0].cluster.as_mut().unwrap().certificate_authority);
+        let user = file.auth_infos[0].auth_info.as_mut().unwrap();
+        cut(&mut user.client_certificate);
+        cut(&mut user.client_key);
+        cut(&mut user.token_file);
+        if let Some(exec) = &mut user.exec {
+            cut(&mut exec.command);
+        }
+        Ok(file)
+    }
+
+    #[test]
+    fn what_it_names_by_a_relative_path_is_beside_it() {
+        let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {cluster: k, user: u}\n\
+                    clusters:\n- name: k\n  cluster: {server: https://127.0.0.1:1, certificate-authority: ca.crt}\n\
+                    users:\n- name: u\n  user:\n    client-certificate: pki/u.crt\n    client-key: /abs/u.key\n    \
+                    tokenFile: token\n    exec: {apiVersion: v1, command: ./login}\n";
+        let file = read_text(text).unwrap();
+        assert_eq!(file.current_context.as_deref(), Some("c"));
+        assert_eq!(file.contexts[0].context.as_ref().unwrap().cluster, "k");
+        let cluster = file.clusters[0].cluster.as_ref().unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://127.0.0.1:1"));
+        assert_eq!(cluster.certificate_authority.as_deref(), Some("…ca.crt"));
+        let user = file.auth_infos[0].auth_info.as_ref().unwrap();
+        assert_eq!(user.client_certificate.as_deref(), Some("…pki/u.crt"));
+        assert_eq!(user.client_key.as_deref(), Some("/abs/u.key"));
+        assert_eq!(user.token_file.as_deref(), Some("…token"));
+        assert_eq!(user.exec.as_ref().unwrap().command.as_deref(), Some("…./login"));
+        let file = read_text(&text.replace("./login", "login")).unwrap();
+        let exec = file.auth_infos[0].auth_info.as_ref().unwrap().exec.as_ref().unwrap();
+        assert_eq!(exec.command.as_deref(), Some("login"), "in PATH");
+    }
+
+    #[test]
+    fn what_is_no_kubeconfig_is_an_error_of_one_line() {
+        for text in ["a: [", "clusters: 7", "users:\n- name: [u]\n"] {
+            let why = read_text(text).unwrap_err();
+            assert!(!why.is_empty() && !why.contains('\n'), "{text}: {why}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        assert!(read(&directory.path().join("none")).unwrap_err().contains("No such file"));
+        std::fs::write(directory.path().join("empty"), "").unwrap();
+        assert_eq!(read(&directory.path().join("empty")).unwrap().clusters.len(), 0);
+    }
+}
