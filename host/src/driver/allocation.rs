@@ -4,11 +4,13 @@ use super::decide::{Decide, Strategies, StrategyInfo};
 use super::error::PrepareError;
 use super::floor::floor_of;
 use super::view::{self, Names, View};
+use crate::cdi::Record;
 use crate::config::{Config, DeviceMode, Selection};
 use crate::device::{Group, Published};
 use crate::logging;
 use crate::metadata::Attributes;
 use dracpu_cpuset::CpuSet;
+use dracpu_ledger::Booking;
 use dracpu_topology::{Topology, Warning};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +71,15 @@ impl Allocation {
         let place = Place::new(config, Arc::new(topology), None);
         let opened = place.open_all(config, &selection, strategies);
         Self::of(config, place, selection, opened)
+    }
+
+    /// What stands in a claim's spec, in this boot and on this machine.
+    pub(super) fn record(&self, boot_id: &str, booking: &Booking) -> Record {
+        Record {
+            boot_id: boot_id.to_owned(),
+            topology_hash: self.fingerprint.clone(),
+            booking: booking.clone(),
+        }
     }
 
     /// The same selection, opened for another machine. Blocking.

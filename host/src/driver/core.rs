@@ -8,7 +8,7 @@ use super::locks::{Guard, Locks, lock, may_wait};
 use super::notices::Notices;
 use super::overlap::{Overlap, Watched};
 use super::under_way::UnderWay;
-use crate::cdi::{Content, Found, Probe, Record, SpecDir, Step};
+use crate::cdi::{Content, Found, NotWritten, Probe, Record, SpecDir, Step};
 use crate::clock::Clock;
 use crate::config::{Config, Selection};
 use crate::device::Device;
@@ -290,7 +290,16 @@ fn adopt(
         known.extend(uid.clone());
         match (uid, content) {
             (Some(uid), Ok(Content::Recorded(record))) => {
+                let of_this_boot = record.boot_id == boot_id;
                 if let Some(booking) = valid(&uid, record, ledger, allocation, boot_id) {
+                    // From now on its containers may run: whatever changes, the next start must not judge it again.
+                    if !of_this_boot
+                        && let Err(NotWritten { source, .. }) =
+                            specs.write(&uid, &allocation.record(boot_id, &booking))
+                    {
+                        tracing::warn!(claim_uid = %uid, error = %source, "cannot bring CDI spec {file} of an earlier boot up to date yet");
+                        known.remove(&uid);
+                    }
                     ledger.adopt(uid, booking);
                     probe.reached(Step::Adopted);
                 } else {

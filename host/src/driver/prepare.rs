@@ -29,7 +29,7 @@ use super::pcie::MatchedRoots;
 use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
-use crate::cdi::{NotWritten, Record, Step, device_id};
+use crate::cdi::{NotWritten, Step, device_id};
 use crate::metadata::{self, WriteError};
 use crate::strategy::{Holding, Request, State};
 use dracpu_cpuset::CpuSet;
@@ -383,11 +383,7 @@ impl Driver {
         booking: &Booking,
         keeps: impl FnOnce(bool) -> bool,
     ) -> Result<(), PrepareError> {
-        let record = Record {
-            boot_id: self.boot_id.clone(),
-            topology_hash: allocation.fingerprint.clone(),
-            booking: booking.clone(),
-        };
+        let record = allocation.record(&self.boot_id, booking);
         let path = self.specs().file(uid)?;
         match self.metadata().write(uid, booking, allocation.attributes()) {
             Ok(()) => {}

@@ -1,8 +1,12 @@
 //! What a driver makes of the files that it finds.
 
-use super::support::{DEVICE, Home, container, cpus, held, holds, prepare, reference, unprepare, update};
+use super::support::{
+    DEVICE, Disk, Home, container, cpus, held, holds, prepare, reference, unprepare, update,
+};
+use crate::cdi::Access;
 use crate::config::{MinSharedCpus, ReservedCpus};
 use crate::device::fixtures;
+use std::sync::Arc;
 
 /// As the Go driver writes it.
 pub(super) fn foreign(uid: &str, list: &str) -> String {
@@ -150,6 +154,35 @@ async fn after_a_reboot_a_record_counts_as_far_as_the_machine_can_honour_it() {
     assert!(!home.spec("B").exists());
     prepare(&driver, reference("B")).await.unwrap();
     assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2,4")]);
+    drop(driver);
+
+    // Containers may run by now, of the claim that was kept as of any other.
+    let mut rows = fixtures::rows(1, 8, 1);
+    rows.retain(|row| ![1, 3, 4].contains(&row.cpu));
+    home.topology = fixtures::machine(&rows);
+    let driver = home.start();
+    assert_eq!(held(&driver), [holds("A", "0-1"), holds("B", "2,4")], "the same boot");
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_brought_to_this_boot_keeps_its_cpus_and_is_written_when_it_can() {
+    let mut home = Home::new();
+    let disk = Arc::new(Disk::default());
+    home.probe = disk.clone();
+    let driver = home.start();
+    home.prepare(&driver, "A", "2").await.unwrap();
+    drop(driver);
+    home.boot_id = "boot-2".into();
+    disk.fail_at(&[Access::Write]);
+    let driver = home.start();
+    assert_eq!(held(&driver), [holds("A", "0-1")]);
+    disk.fail_at(&[]);
+    prepare(&driver, reference("A")).await.unwrap();
+    drop(driver);
+    let mut rows = fixtures::rows(1, 8, 1);
+    rows.remove(1);
+    home.topology = fixtures::machine(&rows);
+    assert_eq!(held(&home.start()), [holds("A", "0-1")], "the same boot");
 }
 
 #[tokio::test]
