@@ -2,17 +2,21 @@
 //! types, which is a third of a megabyte of program for a file that a driver in a pod never has.
 
 use crate::words::chain;
+use dracpu_topology::read_regular;
 use kube::config::Kubeconfig;
 use serde_json::Value;
 use std::path::Path;
+
+/// What is read of it. Certificates may stand in it; a megabyte is hundreds of them.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads it; an empty one says nothing. What it names by a relative path is beside it, as for `kubectl`.
 ///
 /// # Errors
 /// Why it cannot be read, in one line, which tells nothing of what it holds but names.
 pub(super) fn read(path: &Path) -> Result<Kubeconfig, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| chain(&error))?;
-    let value: Value = serde_saphyr::from_str(&text).map_err(|error| {
+    let text = read_regular(path, MAX_BYTES).map_err(|error| chain(&error))?;
+    let value: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&text)).map_err(|error| {
         error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter)
     })?;
     if value.is_null() {
