@@ -196,7 +196,7 @@ async fn a_node_that_is_well_passes_every_check_and_each_fault_is_found_by_its_o
     // No API server, while there is nothing to be published.
     node.api.set_presence(Presence::Refusing).await?;
     let cut_off = || async {
-        let why = "the watch of slices is interrupted";
+        let why = "Connection refused";
         host.finds(
             &node,
             &[("slices", "failed", why), ("node-name", "unknown", why), ("orphans", "unknown", why)],
@@ -204,6 +204,16 @@ async fn a_node_that_is_well_passes_every_check_and_each_fault_is_found_by_its_o
         .await
     };
     poll("checks that know of no API server", SOON, cut_off).await?;
+    node.api.set_presence(Presence::Here).await?;
+    poll("a node that is well again", SOON, healthy).await?;
+    // One that takes connections and says nothing, as behind a network that drops all.
+    node.api.set_presence(Presence::Hanging).await?;
+    let why = "the API server gave no answer within 10 s";
+    host.finds(
+        &node,
+        &[("slices", "failed", why), ("node-name", "unknown", why), ("orphans", "unknown", why)],
+    )
+    .await?;
     node.api.set_presence(Presence::Here).await?;
     poll("a node that is well again", SOON, healthy).await?;
 

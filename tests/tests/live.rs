@@ -463,5 +463,9 @@ async fn a_refused_claim_is_explained_with_what_would_help() -> Result<()> {
     for pod in ["worker", "default/worker", "of-worker"] {
         ensure!(explained(&node, pod).await? == about, "its pod has no container yet: {pod}");
     }
+    // Its pod is deleted: it does not come again.
+    node.unprepare(&bad).await?;
+    let text = node.dracpu(&["explain", "bad"]).await?.stdout;
+    ensure!(text.contains("it has been unprepared since") && !text.contains("help"), "{text}");
     Ok(())
 }

@@ -107,8 +107,8 @@ struct Explained<'a> {
 fn explained<'a>(client: &Client, node: &NodeReport, subject: Subject<'a>) -> Explained<'a> {
     let asked = subject.decision.filter(|decision| decision.question.is_some());
     let help = match subject.refused() {
-        Some(decision) => help(node, decision),
-        None => Vec::new(),
+        Some(decision) if !decision.over => help(node, decision),
+        _ => Vec::new(),
     };
     Explained { replay: asked.map(|decision| client.replay(&decision.uid)), help, subject }
 }
@@ -184,6 +184,9 @@ fn text(explained: &Explained<'_>) -> String {
     let refused = subject.refused();
     if let Some(refusal) = refused.and_then(|decision| decision.refusal.as_ref()) {
         lines.say("refused", refusal);
+        if refused.is_some_and(|decision| decision.over) {
+            lines.say("state", "it has been unprepared since: nobody asks for it any more");
+        }
     } else if subject.claim.is_none() {
         lines.say("state", "it was prepared here, and holds nothing any more");
         let answer = subject.decision.and_then(|decision| decision.answer.as_ref());
@@ -193,7 +196,7 @@ fn text(explained: &Explained<'_>) -> String {
     }
     let by_record = subject.claim.and_then(|claim| claim.strategy.as_ref());
     match subject.decision {
-        Some(decision) => decided(&mut lines, decision, by_record),
+        Some(decision) => decided(&mut lines, decision, subject.claim),
         None if by_record.is_some() => {
             lines.say("decided by", format!("{}, as its record says", identity(by_record)));
             lines.say("why", "not kept: it was decided before the daemon's start, or long ago");
@@ -263,10 +266,12 @@ fn held(lines: &mut Lines, claim: &ClaimReport) {
 }
 
 /// What was asked for a claim, and the answer.
-fn decided(lines: &mut Lines, decision: &DecisionReport, by_record: Option<&StrategyIdentity>) {
+fn decided(lines: &mut Lines, decision: &DecisionReport, claim: Option<&ClaimReport>) {
+    let by_record = claim.and_then(|claim| claim.strategy.as_ref());
     let Some(strategy) = &decision.strategy else {
         match by_record {
             Some(_) => lines.say("decided by", identity(by_record)),
+            None if claim.is_some() && decision.refusal.is_none() => lines.say("decided by", nobody(claim)),
             None => lines.say("asked", "no strategy: it did not come to that"),
         }
         return;
@@ -385,6 +390,7 @@ mod tests {
             pods: Vec::new(),
             at: String::new(),
             refusal: None,
+            over: false,
             strategy: Some(strategy("sha256:1")),
             requests: Vec::new(),
             question: None,

@@ -2,30 +2,34 @@
 //! types, which is a third of a megabyte of program for a file that a driver in a pod never has.
 
 use crate::words::chain;
-use dracpu_topology::read_regular;
+use dracpu_topology::{read_regular, yaml};
 use kube::config::Kubeconfig;
+use serde::Deserialize as _;
 use serde_json::Value;
 use std::path::Path;
 
 /// What is read of it. Certificates may stand in it; a megabyte is hundreds of them.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads it; an empty one says nothing. What it names by a relative path is beside it, as for `kubectl`.
+/// Reads it. What it names by a relative path is beside it, as for `kubectl`.
 ///
 /// # Errors
-/// Why it cannot be read, in one line, which tells nothing of what it holds but names.
+/// Why it cannot be read, in one line that has no value of it.
 pub(super) fn read(path: &Path) -> Result<Kubeconfig, String> {
     let text = read_regular(path, MAX_BYTES).map_err(|error| chain(&error))?;
-    let value: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&text)).map_err(|error| {
-        error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter)
-    })?;
+    let value: Value = yaml::parse(&String::from_utf8_lossy(&text))?;
     if value.is_null() {
-        return Ok(Kubeconfig::default());
+        return Err("it is empty".to_owned());
     }
-    let mut file: Kubeconfig = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    // What serde says of it quotes values, and here they are secrets.
+    let mut file = Kubeconfig::deserialize(value).map_err(|_quotes_values| {
+        "it has not the form of a kubeconfig: lists of `clusters`, `contexts` and `users`, whose values are text (what looks \
+         like a number or a word of YAML needs quotes)"
+            .to_owned()
+    })?;
     let directory = path.parent().unwrap_or(Path::new(""));
     let beside = |named: &mut Option<String>| {
-        if let Some(path) = named {
+        if let Some(path) = named.as_mut().filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
         }
     };
@@ -96,13 +100,23 @@ mod tests {
 
     #[test]
     fn what_is_no_kubeconfig_is_an_error_of_one_line() {
-        for text in ["a: [", "clusters: 7", "users:\n- name: [u]\n"] {
+        for text in [
+            "",
+            "a: [",
+            "clusters: 7",
+            "eyJhbGci.SECRET",
+            "users:\n- name: u\n  user: {token: SECRET, exec: SECRET}\n",
+            "users:\n- name: u\n  user: {password: 987}\n",
+            "users:\n- name: u\n  user: {token: 'SECRET\n",
+        ] {
             let why = read_text(text).unwrap_err();
             assert!(!why.is_empty() && !why.contains('\n'), "{text}: {why}");
+            assert!(!why.contains("SECRET") && !why.contains("987"), "{text}: {why}");
         }
         let directory = tempfile::tempdir().unwrap();
         assert!(read(&directory.path().join("none")).unwrap_err().contains("No such file"));
-        std::fs::write(directory.path().join("empty"), "").unwrap();
-        assert_eq!(read(&directory.path().join("empty")).unwrap().clusters.len(), 0);
+        assert!(read(directory.path()).unwrap_err().contains("a directory"));
+        std::fs::write(directory.path().join("long"), vec![b' '; 2 << 20]).unwrap();
+        assert!(read(&directory.path().join("long")).unwrap_err().contains("more than"));
     }
 }

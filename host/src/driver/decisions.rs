@@ -36,6 +36,8 @@ pub struct PastDecision {
     pub decision: Option<Decision>,
     /// Why the claim was not prepared, and what to do; none when it was.
     pub refusal: Option<String>,
+    /// It has been unprepared since: nobody asks for it any more.
+    pub over: bool,
 }
 
 /// What a strategy was asked, with what it had been opened with.
@@ -102,6 +104,7 @@ impl Decisions {
             question: Some(Arc::new(question)),
             decision: decision.cloned(),
             refusal: None,
+            over: false,
         });
         bound(&mut past);
     }
@@ -109,7 +112,7 @@ impl Decisions {
     /// A claim has been prepared.
     pub(super) fn prepared(&self, uid: &str) {
         if let Some(known) = lock(&self.0).iter_mut().find(|known| known.claim.uid == uid) {
-            known.refusal = None;
+            (known.refusal, known.over) = (None, false);
         }
     }
 
@@ -137,8 +140,16 @@ impl Decisions {
             question,
             decision,
             refusal,
+            over: false,
         });
         bound(&mut past);
+    }
+
+    /// A claim has been unprepared.
+    pub(super) fn over(&self, uid: &str) {
+        if let Some(known) = lock(&self.0).iter_mut().find(|known| known.claim.uid == uid) {
+            known.over = true;
+        }
     }
 
     fn of(&self, uid: &str) -> Option<PastDecision> {

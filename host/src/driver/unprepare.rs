@@ -116,6 +116,7 @@ impl Driver {
         };
         lock(&self.orphans).remove(uid);
         lock(&self.statuses).remove(uid);
+        self.decisions.over(&claim.uid);
         self.probe.reached(Step::Released);
         match freed {
             Some(booking) => tracing::debug!(cpus = %booking.cpus(), "unprepared"),

@@ -40,6 +40,9 @@ pub struct DecisionReport {
     pub at: String,
     /// Why it was refused, and what to do; none when it was prepared.
     pub refusal: Option<String>,
+    /// It has been unprepared since: nobody asks for it any more.
+    #[serde(default)]
+    pub over: bool,
     /// Who was asked; none when it did not come to that, or the scheduler had chosen the CPUs.
     pub strategy: Option<StrategyIdentity>,
     /// What it asked for; empty when nobody was asked.
@@ -115,7 +118,7 @@ pub(super) fn decisions(past: Vec<PastDecision>) -> DecisionsReport {
 }
 
 fn decision(past: PastDecision) -> DecisionReport {
-    let PastDecision { claim, pods, at, question, decision, refusal } = past;
+    let PastDecision { claim, pods, at, question, decision, refusal, over } = past;
     let pods = pods.into_iter();
     let pods = pods.map(|pod| PodReport { namespace: claim.namespace.clone(), name: pod.name, uid: pod.uid });
     DecisionReport {
@@ -126,6 +129,7 @@ fn decision(past: PastDecision) -> DecisionReport {
         name: claim.name,
         at: Timestamp::try_from(at).map(|at| format!("{at:.0}")).unwrap_or_default(),
         refusal,
+        over,
         strategy: question.as_deref().map(|question| identity(&question.strategy)),
         requests: question.as_deref().map(requests).unwrap_or_default(),
         answer: decision.map(answer),

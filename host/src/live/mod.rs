@@ -34,7 +34,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-/// The report; with `?fresh=true` the API server is asked for orphans before.
+/// The report; with `?fresh=true` the API server is asked before, for orphans and for the slices.
 const NODE: &str = "/node";
 /// Releases an orphan.
 const RELEASE: &str = "/claims/release";

@@ -124,8 +124,9 @@ struct Fresh {
 
 async fn node(State(sources): State<Sources>, Query(Fresh { fresh }): Query<Fresh>) -> Json<NodeReport> {
     if fresh {
-        // Whom the API server does not tell about in time is as it was.
-        let _late = tokio::time::timeout(ASK, sources.driver.find_orphans()).await;
+        // Whom the API server does not tell about in time is as it was; that it does not answer, the slices tell.
+        let orphans = tokio::time::timeout(ASK, sources.driver.find_orphans());
+        let (_late, ()) = tokio::join!(orphans, sources.progress.look_again(ASK));
     }
     Json(sources.report())
 }

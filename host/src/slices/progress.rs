@@ -1,9 +1,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
 
 /// What the publisher last did, for who asks.
 #[derive(Debug, Default)]
-pub struct Progress(Mutex<State>);
+pub struct Progress {
+    state: Mutex<State>,
+    /// Passes that have ended.
+    passes: watch::Sender<u64>,
+    /// Somebody wants a pass.
+    pub(super) wanted: Notify,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -28,17 +36,29 @@ impl Progress {
     /// The slices are as they should be.
     pub(super) fn published(&self, published: Published) {
         let mut state = self.state();
-        (state.published, state.problem) = (Some(published), None);
+        (state.published, state.problem, state.unwatched) = (Some(published), None, None);
+        drop(state);
+        self.passes.send_modify(|passes| *passes += 1);
     }
 
     /// They are not, and why; tried again.
     pub(super) fn failed(&self, problem: String) {
         self.state().problem = Some(problem);
+        self.passes.send_modify(|passes| *passes += 1);
     }
 
-    /// Whether changes by others would be noticed, and why not.
-    pub(super) fn unwatched(&self, why: Option<String>) {
-        self.state().unwatched = why;
+    /// Changes by others may go unnoticed, and why; until a pass succeeds.
+    pub(super) fn unwatched(&self, why: String) {
+        self.state().unwatched = Some(why);
+    }
+
+    /// Has the publisher look whether the slices are as they should be, so that the rest is true of this moment.
+    pub async fn look_again(&self, within: Duration) {
+        let mut passes = self.passes.subscribe();
+        self.wanted.notify_one();
+        if tokio::time::timeout(within, passes.changed()).await.is_err() {
+            self.unwatched(format!("the API server gave no answer within {} s", within.as_secs()));
+        }
     }
 
     /// The API server leaves a field out; one sentence on what follows. False when that was known.
@@ -72,6 +92,6 @@ impl Progress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

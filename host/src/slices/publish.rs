@@ -50,7 +50,7 @@ pub async fn run(
     progress: Arc<Progress>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut publisher = Publisher::new(client, pool, readiness, progress);
+    let mut publisher = Publisher::new(client, pool, readiness, Arc::clone(&progress));
     // Where the watch begins matters little, since each pass lists anew: a server's cache will do.
     let config = watcher::Config::default().fields(&publisher.ours).any_semantic();
     let mut changes = pin!(watcher(publisher.slices.clone(), config).default_backoff());
@@ -68,6 +68,7 @@ pub async fn run(
                 changed.context("nobody says any more which devices the node has")?;
                 due = Some(Instant::now());
             }
+            () = progress.wanted.notified() => due = Some(Instant::now()),
             () = sleep_until(due) => {
                 let wanted = devices.borrow_and_update().clone();
                 let pass = tokio::time::timeout(PASS, publisher.publish(&wanted));
@@ -80,7 +81,6 @@ pub async fn run(
                     Ok(()) => {
                         publishing.solved("slices are as they should be");
                         watching.solved("the API server is back");
-                        publisher.progress.unwatched(None);
                         retries = DefaultBackoff::default();
                         published = true;
                         None
@@ -107,7 +107,7 @@ pub async fn run(
                 Err(error) => {
                     let why = format!("the watch of slices is interrupted: {}", chain(&error));
                     watching.report(&why);
-                    publisher.progress.unwatched(Some(why));
+                    publisher.progress.unwatched(why);
                     // A watch that goes on where it was says nothing; a pass that succeeds tells that the server is back.
                     let pause = Instant::now() + retries.next().unwrap_or(DEBOUNCE);
                     due = Some(due.map_or(pause, |due| due.min(pause)));

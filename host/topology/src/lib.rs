@@ -32,7 +32,7 @@ mod regular;
 mod shape;
 mod tree;
 mod warnings;
-mod yaml;
+pub mod yaml;
 
 pub use bundle::Bundle;
 pub use described::{SCHEMA, to_json};

@@ -1,10 +1,12 @@
+//! YAML, as people write it.
+
 use serde::de::DeserializeOwned;
 
-/// Reads a document that a person wrote.
+/// Reads a document. Each type that this is asked for is some ten kilobytes of program: ask for a `Value` where it may be one.
 ///
 /// # Errors
-/// What is wrong and where, in one line.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+/// What is wrong and where, in one line that quotes nothing but keys.
+pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_saphyr::from_str(text)
         .map_err(|error| error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter))
 }

@@ -55,7 +55,7 @@ impl<'a> Subject<'a> {
 
     /// It holds something, or was refused and may come again.
     fn lives(&self) -> bool {
-        self.claim.is_some() || self.refused().is_some()
+        self.claim.is_some() || self.refused().is_some_and(|decision| !decision.over)
     }
 
     /// The pods that it was reserved for when it was decided.
@@ -187,6 +187,7 @@ mod tests {
             pods: Vec::new(),
             at: String::new(),
             refusal: refusal.map(str::to_owned),
+            over: false,
             strategy: None,
             requests: Vec::new(),
             question: None,
@@ -303,6 +304,11 @@ mod tests {
             of_pod(decision("u-2", "b", Some("no room")), "web", "pod-1"),
             of_pod(decision("u-3", "c", None), "web", "of-an-earlier-pod"),
             of_pod(decision("u-4", "d", None), "done", "pod-2"),
+            of_pod(
+                DecisionReport { over: true, ..decision("u-5", "e", Some("no room")) },
+                "web",
+                "of-another-earlier-pod",
+            ),
         ];
         let uids = |uids: &[&str]| Ok(uids.iter().map(|uid| (*uid).to_owned()).collect::<Vec<_>>());
         for what in ["web", "default/web", "pod-1"] {

@@ -3,10 +3,11 @@
 
 use super::{MAX_CONFIG_BYTES, Seen, processes};
 use dracpu_cpuset::CpuSet;
-use dracpu_topology::read_regular;
+use dracpu_topology::{read_regular, yaml};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::DirEntry;
+use std::fs::{self, DirEntry};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// What the kubelet was started with.
@@ -36,7 +37,12 @@ impl Kubelet {
         };
         let mut kubelet = Self::default();
         let mut files: Vec<PathBuf> = flags.get("config").map(inside).into_iter().collect();
-        files.extend(flags.get("config-dir").map(inside).map(drop_ins).unwrap_or_default());
+        if let Some(directory) = flags.get("config-dir").map(inside) {
+            let found = drop_ins(&directory).map_err(|error| {
+                format!("the kubelet's directory {} cannot be read: {error}", directory.display())
+            })?;
+            files.extend(found);
+        }
         for file in files {
             kubelet.read(&file)?;
         }
@@ -48,17 +54,30 @@ impl Kubelet {
         let fault =
             |why: String| format!("the kubelet's configuration {} cannot be read: {why}", file.display());
         let bytes = read_regular(file, MAX_CONFIG_BYTES).map_err(|error| fault(error.to_string()))?;
-        let text = String::from_utf8_lossy(&bytes);
-        let document: Value = serde_saphyr::from_str(&text)
-            .map_err(|error| fault(crate::words::sentence(&error.to_string()).into_owned()))?;
-        if let Some(cpus) = document.get("reservedSystemCPUs").and_then(Value::as_str) {
-            self.reserve(cpus)?;
+        let document: Value = yaml::parse(&String::from_utf8_lossy(&bytes)).map_err(fault)?;
+        // Drop-ins are merged as in RFC 7396: null takes away.
+        match document.get("reservedSystemCPUs") {
+            Some(Value::String(cpus)) => self.reserve(cpus)?,
+            Some(Value::Null) => self.reserved_cpus = None,
+            _ => {}
         }
-        if let Some(policy) = document.get("cpuManagerPolicy").and_then(Value::as_str) {
-            self.cpu_manager_policy = Some(policy.to_owned());
+        match document.get("cpuManagerPolicy") {
+            Some(Value::String(policy)) => self.cpu_manager_policy = Some(policy.clone()),
+            Some(Value::Null) => self.cpu_manager_policy = None,
+            _ => {}
         }
-        let gates = document.get("featureGates").and_then(Value::as_object).into_iter().flatten();
-        self.feature_gates.extend(gates.filter_map(|(gate, on)| Some((gate.clone(), on.as_bool()?))));
+        match document.get("featureGates") {
+            Some(Value::Object(gates)) => {
+                for (gate, on) in gates {
+                    match on.as_bool() {
+                        Some(on) => _ = self.feature_gates.insert(gate.clone(), on),
+                        None => _ = self.feature_gates.remove(gate),
+                    }
+                }
+            }
+            Some(Value::Null) => self.feature_gates.clear(),
+            _ => {}
+        }
         Ok(())
     }
 
@@ -69,7 +88,7 @@ impl Kubelet {
         if let Some(policy) = flags.get("cpu-manager-policy") {
             self.cpu_manager_policy = Some(policy.to_owned());
         }
-        let gates = flags.get("feature-gates").unwrap_or_default().split(',');
+        let gates = flags.all("feature-gates").flat_map(|gates| gates.split(','));
         let gates = gates.filter_map(|gate| gate.split_once('='));
         self.feature_gates
             .extend(gates.filter_map(|(gate, on)| Some((gate.trim().to_owned(), on.trim().parse().ok()?))));
@@ -92,25 +111,31 @@ pub(super) fn kept_policy(kubelet_root_dir: &Path) -> Option<String> {
 
 /// Files of a drop-in directory and of those below it, in the order in which they count: the kubelet walks it by names, and
 /// follows no link to a directory (`filepath.WalkDir`).
-fn drop_ins(directory: PathBuf) -> Vec<PathBuf> {
-    let mut entries: Vec<_> = std::fs::read_dir(directory).into_iter().flatten().flatten().collect();
+fn drop_ins(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::symlink_metadata(directory)?.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_unstable_by_key(DirEntry::file_name);
-    let files = entries.into_iter().flat_map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => drop_ins(entry.path()),
-        _ if entry.path().extension().is_some_and(|end| end == "conf") => vec![entry.path()],
-        _ => Vec::new(),
-    });
-    files.collect()
+    let mut files = Vec::new();
+    for entry in entries {
+        if entry.file_type()?.is_dir() {
+            files.extend(drop_ins(&entry.path())?);
+        } else if entry.file_name().to_string_lossy().ends_with(".conf") {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
 }
 
-/// Flags in Go's syntax; the last of a name counts.
-struct Flags(BTreeMap<String, String>);
+/// Flags in Go's syntax, with dashes.
+struct Flags(BTreeMap<String, Vec<String>>);
 
 impl Flags {
     fn of(command_line: &[u8]) -> Self {
         let text = String::from_utf8_lossy(command_line);
         let mut words = text.split('\0').skip(1).peekable();
-        let mut flags = BTreeMap::new();
+        let mut flags: BTreeMap<String, Vec<String>> = BTreeMap::new();
         while let Some(word) = words.next() {
             let Some(name) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
             let (name, value) = match name.split_once('=') {
@@ -118,20 +143,25 @@ impl Flags {
                 // A boolean flag stands alone.
                 None => (name, words.next_if(|next| !next.starts_with('-')).unwrap_or("true").to_owned()),
             };
-            flags.insert(name.to_owned(), value);
+            flags.entry(name.replace('_', "-")).or_default().push(value);
         }
         Self(flags)
     }
 
+    /// All values of a flag, in their order.
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.get(name).into_iter().flatten().map(String::as_str)
+    }
+
+    /// The value that counts of a flag that has one.
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.all(name).last()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     /// A `/proc` with a kubelet that was started so, and the files in its root.
     fn proc(command_line: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -163,10 +193,14 @@ mod tests {
         assert!(!seen.feature_gates["DRAConsumableCapacity"] && seen.feature_gates["Other"]);
 
         let line = "kubelet\0--config\0/etc/kubelet.yaml\0--config-dir\0/etc/more\0--v=2\0--reserved-cpus=2\0\
-                    --feature-gates=Other=false,New=true\0";
+                    --feature_gates=Other=false\0--feature-gates=New=true\0";
         let files = [
             ("etc/kubelet.yaml", CONFIG),
-            ("etc/more/20/a.conf", "cpuManagerPolicy: static\n"),
+            ("etc/more/.conf", "reservedSystemCPUs: '6'\nfeatureGates: {Gone: true}\n"),
+            (
+                "etc/more/20/a.conf",
+                "cpuManagerPolicy: static\nreservedSystemCPUs: null\nfeatureGates: {Gone: null}\n",
+            ),
             ("etc/more/20/b/README", "not: [read"),
             ("etc/more/10.conf", "cpuManagerPolicy: other\nreservedSystemCPUs: '5'\n"),
             ("etc/more/README", "not: [read"),
@@ -176,6 +210,9 @@ mod tests {
         assert_eq!(seen.cpu_manager_policy.as_deref(), Some("static"));
         let gates: Vec<_> = seen.feature_gates.iter().map(|(gate, on)| (gate.as_str(), *on)).collect();
         assert_eq!(gates, [("DRAConsumableCapacity", false), ("New", true), ("Other", false)]);
+
+        let seen = Kubelet::look(proc(&line.replace("--reserved-cpus=2\0", ""), &files).path()).unwrap();
+        assert_eq!(seen.reserved_cpus, None, "a drop-in has taken it away");
 
         assert_eq!(Kubelet::look(proc("kubelet\0", &[]).path()), Ok(Kubelet::default()));
     }
@@ -189,8 +226,10 @@ mod tests {
             let error = Kubelet::look(dir.path()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        let missing = proc("kubelet\0--config=/k.yaml\0", &[]);
-        assert!(Kubelet::look(missing.path()).unwrap_err().contains("k.yaml"));
+        for flag in ["--config=/k.yaml", "--config-dir=/k.yaml"] {
+            let missing = proc(&format!("kubelet\0{flag}\0"), &[]);
+            assert!(Kubelet::look(missing.path()).unwrap_err().contains("k.yaml"), "{flag}");
+        }
     }
 
     #[test]

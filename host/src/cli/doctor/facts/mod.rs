@@ -100,6 +100,8 @@ impl Facts {
         let daemon = if answers { client.node() } else { before };
         let root_only = matches!(daemon, Err(LiveError::NotAllowed { .. }));
         let daemon = daemon.map_err(|error| chain(&error));
+        let runtime = daemon.as_ref().ok().and_then(|report| report.nri.runtime.as_ref());
+        let runtime = RuntimeConfig::look(&host.etc, runtime.map(|runtime| runtime.name.as_str()));
         let kubelet = Kubelet::look(&host.proc);
         let (cpu_manager, kubelet_refuses) = waiting.block_on(cpu_manager(config, kubelet.as_ref().ok()));
         Ok(Self {
@@ -108,7 +110,7 @@ impl Facts {
             kubelet_root_dir: config.kubelet_root_dir.clone(),
             lock: lock(&config.lock_file()),
             cpu_manager,
-            runtime: RuntimeConfig::look(&host.etc),
+            runtime,
             containers: Containers::look(
                 host,
                 daemon.as_ref().map(|report| &*report.containers).unwrap_or_default(),

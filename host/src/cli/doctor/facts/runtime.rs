@@ -4,10 +4,12 @@
 
 use super::MAX_CONFIG_BYTES;
 use dracpu_topology::read_regular;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Files, relative to `/etc`; a directory stands for the `.conf` files in it.
-const FILES: [&str; 3] = ["containerd/config.toml", "crio/crio.conf", "crio/crio.conf.d"];
+const CONTAINERD: &str = "containerd/config.toml";
+/// A directory stands for the `.conf` files in it.
+const CRIO: [&str; 2] = ["crio/crio.conf", "crio/crio.conf.d"];
 
 /// What the configuration files of a runtime say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,26 +28,25 @@ pub(in super::super) struct Said<T> {
 }
 
 impl RuntimeConfig {
-    /// The last word of all files; none where there is no file.
-    pub(super) fn look(etc: &Path) -> Option<Self> {
+    /// The last word of all files of a runtime, or of both that are known; none where there is no file, or one that cannot be
+    /// told.
+    pub(super) fn look(etc: &Path, runtime: Option<&str>) -> Option<Self> {
+        let containerd = if runtime == Some("cri-o") { Files::default() } else { Files::of_containerd(etc) };
+        let crio = CRIO.into_iter().filter(|_| runtime != Some("containerd"));
+        let crio = crio.flat_map(|name| files(etc.join(name)));
+        let texts = containerd.told()?.into_iter();
         let mut config = None;
-        for file in FILES.into_iter().flat_map(|name| files(etc.join(name))) {
-            let Some(text) = text(&file) else { continue };
-            let config = config.get_or_insert_default();
-            Self::read(config, &file, &text);
-            // containerd: what it imports counts over the file itself.
-            for file in value(&text, "imports").and_then(strings).unwrap_or_default() {
-                for file in imported(etc, &file) {
-                    if let Some(text) = self::text(&file) {
-                        Self::read(config, &file, &text);
-                    }
-                }
-            }
+        for (file, text) in texts.chain(crio.filter_map(|file| Some((file.clone(), text(&file)?)))) {
+            Self::read(config.get_or_insert_default(), &file, &text);
         }
         config
     }
 
     fn read(&mut self, file: &Path, text: &str) {
+        // A section in a later file takes the place of the whole section (`mergeConfig` of containerd).
+        if SECTIONS.into_iter().any(|section| text.contains(section)) {
+            *self = Self::default();
+        }
         let file = file.to_owned();
         let cdi = value(text, "enable_cdi").and_then(|value| {
             let word = value.split(|c: char| !c.is_ascii_alphabetic()).next()?;
@@ -60,34 +61,96 @@ impl RuntimeConfig {
     }
 }
 
+/// Sections of containerd's configuration that have the two settings, of both versions.
+const SECTIONS: [&str; 2] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"];
+
+/// containerd's file, then what it imports, which counts over it, and so on.
+#[derive(Default)]
+struct Files {
+    texts: Vec<(PathBuf, String)>,
+    /// An import of which it is not known here what it means.
+    unclear: bool,
+}
+
+impl Files {
+    fn of_containerd(etc: &Path) -> Self {
+        let mut found = Self::default();
+        let mut pending = VecDeque::from([etc.join(CONTAINERD)]);
+        while let Some(file) = pending.pop_front() {
+            if found.texts.iter().any(|(known, _)| *known == file) {
+                continue;
+            }
+            let Some(text) = text(&file) else { continue };
+            for import in value(&text, "imports").and_then(strings).unwrap_or_default() {
+                match imported(etc, &file, &import) {
+                    Some(files) => pending.extend(files),
+                    None => found.unclear = true,
+                }
+            }
+            found.texts.push((file, text));
+        }
+        found
+    }
+
+    fn told(self) -> Option<Vec<(PathBuf, String)>> {
+        (!self.unclear).then_some(self.texts)
+    }
+}
+
 /// Without comments.
 fn text(file: &Path) -> Option<String> {
     let bytes = read_regular(file, MAX_CONFIG_BYTES).ok()?;
     let text = String::from_utf8_lossy(&bytes);
-    let uncommented = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    Some(uncommented.collect::<Vec<_>>().join("\n"))
+    let lines: Vec<&str> = text.lines().map(uncommented).collect();
+    Some(lines.join("\n"))
+}
+
+/// A line up to its comment; a `#` in a string begins none.
+fn uncommented(line: &str) -> &str {
+    let mut string = None;
+    for (at, c) in line.char_indices() {
+        match (string, c) {
+            (None, '#') => return line.get(..at).unwrap_or_default(),
+            (None, '"' | '\'') => string = Some(c),
+            (Some(quote), c) if c == quote => string = None,
+            _ => {}
+        }
+    }
+    line
 }
 
 /// What stands behind a key.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    let mut places = text.match_indices(key).map(|(at, _)| at);
-    places.find_map(|at| text.get(at + key.len()..)?.trim_start().strip_prefix('=').map(str::trim_start))
+    text.match_indices(key).find_map(|(at, _)| {
+        let before = text.get(..at)?.chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '-') {
+            return None;
+        }
+        let behind = text.get(at + key.len()..)?;
+        let behind = behind.strip_prefix(['"', '\'']).unwrap_or(behind);
+        behind.trim_start().strip_prefix('=').map(str::trim_start)
+    })
 }
 
-/// The files that an import of containerd means: a path, with one `*` in its last part at most, from `/etc/containerd`
-/// where it is no absolute one.
-fn imported(etc: &Path, import: &Path) -> Vec<PathBuf> {
-    let path = match import.strip_prefix("/etc") {
-        Ok(path) => etc.join(path),
-        Err(_) => etc.join("containerd").join(import),
+/// The files that an import of containerd means: a path, with one `*` in its last part at most, from the file's directory
+/// where it is no absolute one. None for other patterns.
+fn imported(etc: &Path, file: &Path, import: &Path) -> Option<Vec<PathBuf>> {
+    let path = match (import.strip_prefix("/etc"), file.parent()) {
+        (Ok(path), _) => etc.join(path),
+        (Err(_), Some(directory)) => directory.join(import),
+        (Err(_), None) => import.to_owned(),
     };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match (name.split_once('*'), path.parent()) {
-        (Some((begin, end)), Some(directory)) => listed(directory, |name| {
+    let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let is_pattern = |part: &str| part.contains(['*', '?', '[', '\\']);
+    let Some((begin, end)) = name.split_once('*') else {
+        return (!is_pattern(import.to_str()?)).then(|| vec![path.clone()]);
+    };
+    let plain = !is_pattern(begin) && !is_pattern(end) && !is_pattern(import.parent()?.to_str()?);
+    plain.then(|| {
+        listed(directory, |name| {
             name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end)
-        }),
-        _ => vec![path],
-    }
+        })
+    })
 }
 
 /// The strings of a list.
@@ -121,13 +184,17 @@ mod tests {
     type Words = (Option<(bool, PathBuf)>, Option<(Vec<PathBuf>, PathBuf)>);
 
     fn etc(files: &[(&str, &str)]) -> Option<Words> {
+        etc_of(None, files)
+    }
+
+    fn etc_of(runtime: Option<&str>, files: &[(&str, &str)]) -> Option<Words> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let file = dir.path().join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
-        let RuntimeConfig { cdi, spec_dirs } = RuntimeConfig::look(dir.path())?;
+        let RuntimeConfig { cdi, spec_dirs } = RuntimeConfig::look(dir.path(), runtime)?;
         let below = |file: PathBuf| file.strip_prefix(dir.path()).unwrap().to_owned();
         Some((
             cdi.map(|said| (said.value, below(said.file))),
@@ -167,6 +234,39 @@ mod tests {
         ]);
         let (off, dirs) = ("containerd/conf.d/1.toml".into(), "containerd/conf.d/2.toml".into());
         assert_eq!(found, Some((Some((false, off)), Some((paths(&["/b"]), dirs)))));
+    }
+
+    #[test]
+    fn imports_import_and_what_is_not_understood_is_not_told() {
+        let config = |imports: &str| format!("imports = [{imports}] # [\"/no\"]\nenable_cdi = true\n");
+        let found = etc(&[
+            ("containerd/config.toml", &config("'a#b.toml'")),
+            ("containerd/a#b.toml", "imports = ['sub/c.toml', 'config.toml']\n"),
+            ("containerd/sub/c.toml", "[plugins.'io.containerd.cri.v1.runtime']\n\"enable_cdi\" = false\n"),
+        ]);
+        assert_eq!(found, Some((Some((false, "containerd/sub/c.toml".into())), None)));
+        for pattern in ["'*/c.toml'", "'*c*.toml'", "'[a]*.toml'", "'c?.toml'"] {
+            assert_eq!(etc(&[("containerd/config.toml", &config(pattern))]), None, "{pattern}");
+        }
+        // A section that comes again has nothing of the first one.
+        let whole = "[plugins.'io.containerd.cri.v1.runtime']\n";
+        let found = etc(&[
+            ("containerd/config.toml", &format!("imports = ['more.toml']\n{whole}enable_cdi = false\n")),
+            ("containerd/more.toml", &format!("{whole}no_enable_cdi = false\n")),
+        ]);
+        assert_eq!(found, Some((None, None)));
+    }
+
+    #[test]
+    fn files_that_another_runtime_has_left_do_not_count() {
+        let files = [
+            ("containerd/config.toml", "enable_cdi = true\n"),
+            ("crio/crio.conf.d/1.conf", "cdi_spec_dirs = ['/x']\n"),
+        ];
+        let of = |runtime| etc_of(Some(runtime), &files).unwrap();
+        assert_eq!(of("containerd"), (Some((true, "containerd/config.toml".into())), None));
+        assert_eq!(of("cri-o"), (None, Some((paths(&["/x"]), "crio/crio.conf.d/1.conf".into()))));
+        assert!(etc(&files).is_some_and(|(cdi, dirs)| cdi.is_some() && dirs.is_some()));
     }
 
     #[test]
