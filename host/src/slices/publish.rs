@@ -80,7 +80,6 @@ pub async fn run(
                 due = match result {
                     Ok(()) => {
                         publishing.solved("slices are as they should be");
-                        watching.solved("the API server is back");
                         retries = DefaultBackoff::default();
                         published = true;
                         None
@@ -99,6 +98,7 @@ pub async fn run(
             change = changes.try_next(), if published => match change {
                 // The end of a new list counts: what vanished while the watch was broken has no event.
                 Ok(Some(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone)) => {
+                    watching.solved("the watch of slices is back");
                     let soon = Instant::now() + DEBOUNCE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
@@ -108,7 +108,7 @@ pub async fn run(
                     let why = format!("the watch of slices is interrupted: {}", chain(&error));
                     watching.report(&why);
                     publisher.progress.unwatched(why);
-                    // A watch that goes on where it was says nothing; a pass that succeeds tells that the server is back.
+                    // A watch that goes on where it was says nothing: a pass that succeeds tells that the server is back.
                     let pause = Instant::now() + retries.next().unwrap_or(DEBOUNCE);
                     due = Some(due.map_or(pause, |due| due.min(pause)));
                 }
