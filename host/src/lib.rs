@@ -14,6 +14,7 @@ pub mod driver;
 pub mod events;
 mod hotplug;
 pub mod http;
+mod http1;
 pub mod live;
 mod logging;
 mod memory;

@@ -271,7 +271,10 @@ impl Tasks {
             }),
         };
         let stop = tasks.stop.clone();
-        tasks.spawn("HTTP server", async move { Ok(http::serve(listener, sources, stop).await?) });
+        tasks.spawn("HTTP server", async move {
+            http::serve(listener, sources, stop).await;
+            Ok(())
+        });
 
         let endpoint = config.dra_socket().to_string_lossy().into_owned();
         let registrar = Registrar::new(endpoint, readiness.clone(), tasks.health.clone());

@@ -8,6 +8,7 @@ mod table;
 
 pub(crate) use table::table;
 
+use crate::http1::{self, Bounds};
 use crate::readiness::{Part, Readiness};
 use axum::Router;
 use axum::extract::State;
@@ -19,6 +20,7 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -93,12 +95,13 @@ fn is_unsupported(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
+/// Probes and scrapers keep their connections; nobody else may keep so many that they find none.
+const BOUNDS: Bounds =
+    Bounds { connections: 1024, head: Duration::from_secs(90), head_bytes: 16 << 10, one_request: None };
+
 /// Answers until `stop`.
-///
-/// # Errors
-/// When the listener fails.
-pub async fn serve(listener: TcpListener, sources: Sources, stop: CancellationToken) -> io::Result<()> {
-    axum::serve(listener, router(sources)).with_graceful_shutdown(stop.cancelled_owned()).await
+pub async fn serve(listener: TcpListener, sources: Sources, stop: CancellationToken) {
+    http1::serve(listener, router(sources), BOUNDS, stop).await;
 }
 
 fn router(sources: Sources) -> Router {
@@ -148,7 +151,7 @@ mod tests {
         address: SocketAddr,
         sources: Sources,
         stop: CancellationToken,
-        task: tokio::task::JoinHandle<io::Result<()>>,
+        task: tokio::task::JoinHandle<()>,
     }
 
     impl Served {
@@ -222,9 +225,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_ends_when_told_to() {
+    async fn server_ends_when_told_to_also_while_connections_are_kept() {
         let served = Served::start().await;
+        let mut kept = TcpStream::connect(served.address).await.unwrap();
+        for _ in 0..2 {
+            kept.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut answer = [0; 1024];
+            let read = kept.read(&mut answer).await.unwrap();
+            assert!(answer[..read].starts_with(b"HTTP/1.1 503"), "{}", answer[..read].escape_ascii());
+        }
         served.stop.cancel();
-        served.task.await.unwrap().unwrap();
+        served.task.await.unwrap();
     }
 }

@@ -3,6 +3,7 @@ use super::report::NodeReport;
 use super::{
     ASK, CONNECTION, DECISIONS, DecisionsReport, NODE, OfClaim, RELEASE, REPLAY, Refused, Released, decisions,
 };
+use crate::http1::{self, Bounds};
 use crate::words::chain;
 use axum::body::to_bytes;
 use axum::extract::{Query, Request, State};
@@ -12,24 +13,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http_body_util::LengthLimitError;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::error::Error as _;
-use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-/// Served at once; more wait in the socket's queue.
-const CONNECTIONS: usize = 8;
-/// For a request's head.
-const HEAD: Duration = Duration::from_secs(5);
-/// Bytes of a request's head.
-const HEAD_BYTES: usize = 16 << 10;
+/// What the command line needs, and no more.
+const BOUNDS: Bounds = Bounds {
+    connections: 8,
+    head: Duration::from_secs(5),
+    head_bytes: 16 << 10,
+    one_request: Some(CONNECTION),
+};
 /// Bytes of a request's body.
 const BODY_BYTES: usize = 16 << 10;
 /// For a request's body.
@@ -40,50 +35,7 @@ const BODY_AT_THE_END: Duration = Duration::from_secs(1);
 /// Answers until `stop`; what is being answered then is finished.
 pub(super) async fn serve(listener: UnixListener, sources: Sources, stop: CancellationToken) {
     let router = router(sources).layer(from_fn_with_state(stop.clone(), whole));
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = async {
-            let permit = room.clone().acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = accepted => accepted,
-            Some(_ended) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let connection = connection(stream, router.clone(), stop.clone());
-                connections.spawn(async move {
-                    let _one_of_so_many = permit;
-                    let _ended = tokio::time::timeout(CONNECTION, connection).await;
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot take a connection of the command line");
-                tokio::time::sleep(HEAD).await;
-            }
-        }
-    }
-    while connections.join_next().await.is_some() {}
-}
-
-async fn connection(stream: UnixStream, router: Router, stop: CancellationToken) {
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).keep_alive(false);
-    let serving = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut serving = pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = stop.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!("a connection of the command line failed: {}", chain(&error));
-    }
+    http1::serve(listener, router, BOUNDS, stop).await;
 }
 
 fn router(sources: Sources) -> Router {
