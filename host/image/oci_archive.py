@@ -63,7 +63,7 @@ def refuse_unfit(binary, arch):
 
 
 def bill_of_materials(target, version):
-    """What the binary is built from, as SPDX 2.3, from the locked dependencies of this target."""
+    """What is in the binary, as SPDX 2.3: the locked dependencies for this target, without those that only compile."""
     command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version=1", f"--filter-platform={target}"]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -72,7 +72,7 @@ def bill_of_materials(target, version):
     seen, left = set(), [root]
     while left:
         id = left.pop()
-        if id not in seen:
+        if id not in seen and not any("proc-macro" in target["kind"] for target in packages[id]["targets"]):
             seen.add(id)
             for dependency in nodes[id]["deps"]:
                 if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
