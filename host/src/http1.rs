@@ -81,7 +81,10 @@ async fn connection(
             serving.await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!("a connection failed: {}", chain(&error));
+    match ended {
+        // A connection that was kept, and nobody has asked anything on it since.
+        Err(error) if error.is_timeout() => {}
+        Err(error) => tracing::debug!("a connection failed: {}", chain(&error)),
+        Ok(()) => {}
     }
 }
