@@ -384,17 +384,9 @@ mod tests {
             digest: digest.to_owned(),
         };
         let then = |cpus: Option<&str>| DecisionReport {
-            uid: "u".to_owned(),
-            namespace: "ns".to_owned(),
-            name: "c".to_owned(),
-            pods: Vec::new(),
-            at: String::new(),
-            refusal: None,
-            over: false,
             strategy: Some(strategy("sha256:1")),
-            requests: Vec::new(),
-            question: None,
             answer: cpus.map(answer),
+            ..fixtures::decision("u", "c")
         };
         let now = |digest: &str, cpus: Option<&str>, refusal: Option<&str>| {
             Ok(ReplayReport {

@@ -9,6 +9,7 @@ mod without;
 use super::{Failure, machine, print};
 use crate::config::ConfigFlags;
 use anyhow::{Context as _, anyhow, bail};
+use dracpu_topology::yaml;
 use event::Event;
 use node::{Node, Stage, outcome};
 use serde_json::{Map, Value};
@@ -111,11 +112,10 @@ fn read(story: &Path) -> anyhow::Result<Events> {
         return Ok(Box::new(lines(story.0, start, blank, story.1)));
     }
     text.read_to_string(&mut start).with_context(|| name.clone())?;
-    let options = serde_saphyr::options! { with_snippet: false };
-    let error = match serde_saphyr::from_str_with_options::<Value>(&start, options) {
+    let error = match yaml::parse::<Value>(&start) {
         Ok(Value::Array(events)) => return Ok(Box::new(events.into_iter().map(Ok))),
         Ok(_) => "it does not begin with `{`, and is no YAML list".to_owned(),
-        Err(error) => error.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+        Err(error) => error,
     };
     bail!(
         "the story is neither JSON Lines (a line for each event: an object with `op`) nor a YAML list of \

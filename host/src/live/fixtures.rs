@@ -60,6 +60,23 @@ pub(crate) fn node(claims: Vec<ClaimReport>) -> NodeReport {
     }
 }
 
+/// A decision of a claim that was prepared, and nobody was asked.
+pub(crate) fn decision(uid: &str, name: &str) -> DecisionReport {
+    DecisionReport {
+        uid: uid.to_owned(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        pods: Vec::new(),
+        at: String::new(),
+        refusal: None,
+        over: false,
+        strategy: None,
+        requests: Vec::new(),
+        question: None,
+        answer: None,
+    }
+}
+
 /// A claim; one that is bound or held has the container `app` of the pod `of-NAME`.
 pub(crate) fn claim(uid: &str, name: &str, state: ClaimState, cpus: &str, blocked: &str) -> ClaimReport {
     let has_pod = matches!(state, ClaimState::Bound | ClaimState::Held);

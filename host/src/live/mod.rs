@@ -117,7 +117,7 @@ impl Socket {
 
 /// Answers until `stop`, then removes the socket. One that is not there, or not any more, is made.
 pub(crate) async fn serve(mut socket: Socket, sources: Sources, stop: CancellationToken) {
-    while !stop.is_cancelled() {
+    loop {
         match socket.listening.take() {
             Some((listener, file)) => {
                 let until = stop.child_token();
@@ -133,9 +133,10 @@ pub(crate) async fn serve(mut socket: Socket, sources: Sources, stop: Cancellati
             }
             None => _ = stop.run_until_cancelled(tokio::time::sleep(LOOK)).await,
         }
-        if !stop.is_cancelled() {
-            socket.listen().await;
+        if stop.is_cancelled() {
+            return;
         }
+        socket.listen().await;
     }
 }
 

@@ -50,7 +50,7 @@ pub async fn run(
     progress: Arc<Progress>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut publisher = Publisher::new(client, pool, readiness, Arc::clone(&progress));
+    let mut publisher = Publisher::new(client, pool, readiness, progress);
     // Where the watch begins matters little, since each pass lists anew: a server's cache will do.
     let config = watcher::Config::default().fields(&publisher.ours).any_semantic();
     let mut changes = pin!(watcher(publisher.slices.clone(), config).default_backoff());
@@ -68,7 +68,7 @@ pub async fn run(
                 changed.context("nobody says any more which devices the node has")?;
                 due = Some(Instant::now());
             }
-            () = progress.wanted.notified() => due = Some(Instant::now()),
+            () = publisher.progress.wanted.notified() => due = Some(Instant::now()),
             () = sleep_until(due) => {
                 let wanted = devices.borrow_and_update().clone();
                 let pass = tokio::time::timeout(PASS, publisher.publish(&wanted));

@@ -559,6 +559,15 @@ pub fn cpus_of(result: &Value, key: &str) -> CpuSet {
     result[key].as_str().and_then(|list| list.parse().ok()).unwrap_or_default()
 }
 
+/// The sets of CPUs in all of a record's results.
+#[must_use]
+pub fn all_cpus_of(record: &Value, key: &str) -> CpuSet {
+    let mut all = CpuSet::new();
+    let results = record["results"].as_array().into_iter().flatten();
+    results.for_each(|result| all.extend_from(&cpus_of(result, key)));
+    all
+}
+
 /// The variables of a claim's device, as a runtime reads them.
 fn variables(files: &BTreeMap<String, String>, uid: &str) -> Option<Vec<String>> {
     let spec: Value = serde_json::from_str(files.get(&file_name(uid))?).ok()?;

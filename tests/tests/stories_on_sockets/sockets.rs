@@ -6,7 +6,7 @@ use dracpu_cpuset::CpuSet;
 use dracpu_model::event::{Event, NewClaim, NewContainer, Synced};
 use dracpu_model::run::Stage;
 use dracpu_model::seen::{Answer, Seen};
-use dracpu_model::truth::{Truth, cpus_of, file_name, record_of};
+use dracpu_model::truth::{Truth, all_cpus_of, file_name, record_of};
 use dracpu_tests::support::api_server::Resource;
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::Machine;
@@ -280,12 +280,7 @@ impl Sockets {
 
 fn recorded(files: &BTreeMap<String, String>, uid: &str) -> Answer {
     let record = files.get(&file_name(uid)).and_then(|text| record_of(text)).unwrap_or_default();
-    let all = |key: &str| {
-        let mut all = CpuSet::new();
-        let results = record["results"].as_array().into_iter().flatten();
-        results.for_each(|result| all.extend_from(&cpus_of(result, key)));
-        all
-    };
+    let all = |key: &str| all_cpus_of(&record, key);
     Answer { cpus: Some(all("cpus")), blocked: all("blocked"), ..Answer::default() }
 }
 

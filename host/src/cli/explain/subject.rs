@@ -180,19 +180,7 @@ mod tests {
     use crate::live::fixtures;
 
     fn decision(uid: &str, name: &str, refusal: Option<&str>) -> DecisionReport {
-        DecisionReport {
-            uid: uid.to_owned(),
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
-            pods: Vec::new(),
-            at: String::new(),
-            refusal: refusal.map(str::to_owned),
-            over: false,
-            strategy: None,
-            requests: Vec::new(),
-            question: None,
-            answer: None,
-        }
+        DecisionReport { refusal: refusal.map(str::to_owned), ..fixtures::decision(uid, name) }
     }
 
     /// The UIDs that are meant, or what is said instead.

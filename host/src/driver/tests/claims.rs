@@ -1,4 +1,4 @@
-use super::support::{DEVICE, Disk, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Home, Lowest, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::{Group, fixtures};
@@ -99,9 +99,7 @@ async fn a_claim_without_a_result_for_this_driver_prepares_to_nothing() {
 
 #[tokio::test]
 async fn failed_files_free_nothing_and_book_nothing_that_they_should_not() {
-    let mut home = Home::new();
-    let disk = Arc::new(Disk::default());
-    home.probe = disk.clone();
+    let (home, disk) = Home::with_disk();
     let driver = home.start();
     disk.fail_at(&[Access::Write]);
     assert!(home.prepare(&driver, "A", "2").await.is_err());

@@ -1,8 +1,7 @@
-use super::support::{DEVICE, Disk, Home, cpus, prepare, unprepare};
+use super::support::{DEVICE, Home, cpus, prepare, unprepare};
 use crate::cdi::Access;
 use crate::config::DeviceMode;
 use crate::driver::{Driver, PastDecision, ReplayError};
-use std::sync::Arc;
 
 fn past(driver: &Driver, uid: &str) -> Option<PastDecision> {
     driver.past_decisions().into_iter().find(|past| past.claim.uid == uid)
@@ -45,9 +44,7 @@ async fn what_was_asked_for_a_claim_and_answered_is_remembered_and_gives_the_sam
 
 #[tokio::test]
 async fn a_refusal_is_remembered_with_what_was_asked_and_what_was_free() {
-    let mut home = Home::new();
-    let disk = Arc::new(Disk::default());
-    home.probe = disk.clone();
+    let (home, disk) = Home::with_disk();
     let driver = home.start();
     home.prepare(&driver, "A", "6").await.unwrap();
     home.prepare(&driver, "B", "4").await.unwrap_err();

@@ -2,10 +2,9 @@
 //! works.
 
 use super::containers::wiped;
-use super::support::{DEVICE, Disk, Home, container, cpus, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Home, container, cpus, held, holds, prepare, reference, unprepare};
 use crate::cdi::Access;
 use crate::driver::Round;
-use std::sync::Arc;
 
 /// Where the writing of a claim's files can fail before its spec has its name.
 const BEFORE_THE_NAME: [Access; 5] =
@@ -34,18 +33,10 @@ fn specs(uids: &[&str]) -> Vec<String> {
     uids.iter().map(|uid| format!("dra.k8s.io-cpu_claim-{uid}.json")).collect()
 }
 
-/// A node whose disk can be made to fail.
-fn home() -> (Home, Arc<Disk>) {
-    let disk = Arc::new(Disk::default());
-    let mut home = Home::new();
-    home.probe = disk.clone();
-    (home, disk)
-}
-
 #[tokio::test]
 async fn a_new_claim_that_cannot_be_recorded_is_refused_and_takes_no_cpu() {
     for access in BEFORE_THE_NAME {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         let driver = home.start();
         home.prepare(&driver, "other", "3").await.unwrap();
         let before = driver.status();
@@ -66,7 +57,7 @@ async fn a_new_claim_that_cannot_be_recorded_is_refused_and_takes_no_cpu() {
 
 #[tokio::test]
 async fn a_claim_whose_name_may_not_last_is_refused_and_nobody_else_gets_its_cpus() {
-    let (home, disk) = home();
+    let (home, disk) = Home::with_disk();
     let driver = home.start();
     disk.fail_at(&[Access::DirectorySync]);
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();
@@ -84,7 +75,7 @@ async fn a_claim_whose_name_may_not_last_is_refused_and_nobody_else_gets_its_cpu
 #[tokio::test]
 async fn a_recorded_claim_whose_file_cannot_be_restored_keeps_its_cpus() {
     for access in WRITING {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         let driver = home.start();
         let answer = home.prepare(&driver, "A", "2").await.unwrap();
         std::fs::remove_file(home.spec("A")).unwrap();
@@ -105,7 +96,7 @@ async fn a_recorded_claim_whose_file_cannot_be_restored_keeps_its_cpus() {
 #[tokio::test]
 async fn a_claim_of_another_driver_that_cannot_be_completed_keeps_its_cpus() {
     for access in WRITING {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         std::fs::create_dir_all(home.cdi_dir()).unwrap();
         let text = r#"{"cdiVersion":"0.8.0","kind":"dra.k8s.io/cpu","devices":[{"name":"claim-A","containerEdits":{"env":["DRA_CPUSET_A=2-4"]}}],"containerEdits":{}}"#;
         std::fs::write(home.spec("A"), text).unwrap();
@@ -124,7 +115,7 @@ async fn a_claim_of_another_driver_that_cannot_be_completed_keeps_its_cpus() {
 #[tokio::test]
 async fn a_claim_that_cannot_be_unprepared_keeps_its_cpus() {
     for access in [Access::RemoveMetadata, Access::Remove, Access::DirectorySync] {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         let driver = home.start();
         home.prepare(&driver, "A", "2").await.unwrap();
         disk.fail_at(&[access]);
@@ -143,7 +134,7 @@ async fn a_claim_that_cannot_be_unprepared_keeps_its_cpus() {
 #[tokio::test]
 async fn a_running_containers_claim_is_held_until_its_record_can_be_written() {
     for access in WRITING {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         let driver = wiped(&home).await;
         driver.synchronize(vec![container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1")]);
         disk.fail_at(&[access]);
@@ -161,7 +152,7 @@ async fn a_running_containers_claim_is_held_until_its_record_can_be_written() {
 #[tokio::test]
 async fn a_record_that_can_be_neither_finished_nor_removed_is_booked() {
     for by_kubelet in [false, true] {
-        let (home, disk) = home();
+        let (home, disk) = Home::with_disk();
         let driver = wiped(&home).await;
         driver.synchronize(vec![container("a", "p", &["DRA_CPUSET_A=0-1"], "0-1")]);
         // The spec has its name, then the disk fails for good.

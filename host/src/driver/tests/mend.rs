@@ -1,6 +1,6 @@
 //! Files of claims that are lost while the driver runs.
 
-use super::support::{Disk, Home, held, holds, prepare, reference, unprepare};
+use super::support::{Home, held, holds, prepare, reference, unprepare};
 use crate::cdi::{Access, Probe, Step};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -30,9 +30,7 @@ async fn files_that_were_removed_or_damaged_are_written_again_and_those_in_place
 
 #[tokio::test]
 async fn files_that_cannot_be_written_again_are_tried_again() {
-    let mut home = Home::new();
-    let disk = Arc::new(Disk::default());
-    home.probe = disk.clone();
+    let (home, disk) = Home::with_disk();
     let driver = home.start();
     home.prepare(&driver, "A", "2").await.unwrap();
     std::fs::remove_file(home.spec("A")).unwrap();

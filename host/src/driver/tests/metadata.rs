@@ -1,6 +1,6 @@
 //! What containers are told of their devices comes and goes with the claim.
 
-use super::support::{DEVICE, Disk, Home, held, holds, prepare, reference, unprepare};
+use super::support::{DEVICE, Home, held, holds, prepare, reference, unprepare};
 use crate::cdi::Access;
 use crate::driver::{Claim, Driver};
 use std::sync::Arc;
@@ -36,9 +36,7 @@ async fn the_first_device_of_each_request_names_what_mounts_the_requests_file() 
 
 #[tokio::test]
 async fn a_claim_without_its_files_is_refused_and_leaves_nothing() {
-    let mut home = Home::new();
-    let disk = Arc::new(Disk::default());
-    home.probe = disk.clone();
+    let (home, disk) = Home::with_disk();
     let driver = home.start();
     disk.fail_at(&[Access::WriteMetadata]);
     let error = home.prepare(&driver, "A", "2").await.unwrap_err().to_string();

@@ -1,12 +1,9 @@
 //! What a driver makes of the files that it finds.
 
-use super::support::{
-    DEVICE, Disk, Home, container, cpus, held, holds, prepare, reference, unprepare, update,
-};
+use super::support::{DEVICE, Home, container, cpus, held, holds, prepare, reference, unprepare, update};
 use crate::cdi::Access;
 use crate::config::{MinSharedCpus, ReservedCpus};
 use crate::device::fixtures;
-use std::sync::Arc;
 
 /// As the Go driver writes it.
 pub(super) fn foreign(uid: &str, list: &str) -> String {
@@ -166,9 +163,7 @@ async fn after_a_reboot_a_record_counts_as_far_as_the_machine_can_honour_it() {
 
 #[tokio::test]
 async fn a_record_that_cannot_be_brought_to_this_boot_keeps_its_cpus_and_is_written_when_it_can() {
-    let mut home = Home::new();
-    let disk = Arc::new(Disk::default());
-    home.probe = disk.clone();
+    let (mut home, disk) = Home::with_disk();
     let driver = home.start();
     home.prepare(&driver, "A", "2").await.unwrap();
     drop(driver);

@@ -216,6 +216,13 @@ impl Home {
         }
     }
 
+    /// One whose disk can be made to fail.
+    pub(super) fn with_disk() -> (Self, Arc<Disk>) {
+        let disk = Arc::new(Disk::default());
+        let home = Self { probe: disk.clone(), ..Self::new() };
+        (home, disk)
+    }
+
     pub(super) fn cdi_dir(&self) -> PathBuf {
         self.root.path().join("cdi")
     }

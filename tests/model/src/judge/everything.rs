@@ -4,7 +4,7 @@ use super::Judge;
 use crate::event::Damage;
 use crate::rules::{Rule, Verdict};
 use crate::seen::{Books, Seen};
-use crate::truth::{Held, Hold, Truth, cpus_of, file_name, record_of, union};
+use crate::truth::{Held, Hold, Truth, all_cpus_of, cpus_of, file_name, record_of, union};
 use dracpu_cpuset::CpuSet;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -205,8 +205,7 @@ fn record_is(uid: &str, held: &Held, text: &str) -> Verdict {
     }
     let record = record_of(text).ok_or_else(|| wrong("no record"))?;
     let results = record["results"].as_array().cloned().unwrap_or_default();
-    let all = |key: &str| union(&results.iter().map(|result| cpus_of(result, key)).collect::<Vec<_>>());
-    if all("cpus") != held.cpus || all("blocked") != held.blocked {
+    if all_cpus_of(&record, "cpus") != held.cpus || all_cpus_of(&record, "blocked") != held.blocked {
         return Err(wrong("other CPUs"));
     }
     let found: Vec<(String, u64)> = results

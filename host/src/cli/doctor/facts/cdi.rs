@@ -7,7 +7,7 @@ use crate::cdi::SpecDir;
 use crate::words::chain;
 use dracpu_codec::cdi::name::{claim_of_device, spec_file_name};
 use dracpu_codec::cdi::spec::Content;
-use dracpu_topology::read_regular;
+use dracpu_topology::{read_regular, yaml};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -99,7 +99,7 @@ impl CdiDirectory {
         let Ok(bytes) = read_regular(&file, MAX_BYTES) else { return };
         let text = String::from_utf8_lossy(&bytes);
         // What cannot be read defines nothing for the runtime either.
-        let Ok(spec) = serde_saphyr::from_str::<Value>(&text) else { return };
+        let Ok(spec) = yaml::parse::<Value>(&text) else { return };
         let Ok(spec) = SpecView::deserialize(spec) else { return };
         let devices = spec.devices.into_iter().map(|device| format!("{}={}", spec.kind, device.name));
         let mut claims = devices.filter_map(|device| Some((claim_of_device(&device)?, device)));

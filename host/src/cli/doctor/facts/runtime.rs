@@ -31,12 +31,12 @@ impl RuntimeConfig {
     /// The last word of all files of a runtime, or of both that are known; none where there is no file, or one that cannot be
     /// told.
     pub(super) fn look(etc: &Path, runtime: Option<&str>) -> Option<Self> {
-        let containerd = if runtime == Some("cri-o") { Files::default() } else { Files::of_containerd(etc) };
+        let mut texts = if runtime == Some("cri-o") { Vec::new() } else { containerd(etc)? };
         let crio = CRIO.into_iter().filter(|_| runtime != Some("containerd"));
         let crio = crio.flat_map(|name| files(etc.join(name)));
-        let texts = containerd.told()?.into_iter();
+        texts.extend(crio.filter_map(|file| Some((file.clone(), text(&file)?))));
         let mut config = None;
-        for (file, text) in texts.chain(crio.filter_map(|file| Some((file.clone(), text(&file)?)))) {
+        for (file, text) in texts {
             Self::read(config.get_or_insert_default(), &file, &text);
         }
         config
@@ -64,37 +64,22 @@ impl RuntimeConfig {
 /// Sections of containerd's configuration that have the two settings, of both versions.
 const SECTIONS: [&str; 2] = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"];
 
-/// containerd's file, then what it imports, which counts over it, and so on.
-#[derive(Default)]
-struct Files {
-    texts: Vec<(PathBuf, String)>,
-    /// An import of which it is not known here what it means.
-    unclear: bool,
-}
-
-impl Files {
-    fn of_containerd(etc: &Path) -> Self {
-        let mut found = Self::default();
-        let mut pending = VecDeque::from([etc.join(CONTAINERD)]);
-        while let Some(file) = pending.pop_front() {
-            if found.texts.iter().any(|(known, _)| *known == file) {
-                continue;
-            }
-            let Some(text) = text(&file) else { continue };
-            for import in value(&text, "imports").and_then(strings).unwrap_or_default() {
-                match imported(etc, &file, &import) {
-                    Some(files) => pending.extend(files),
-                    None => found.unclear = true,
-                }
-            }
-            found.texts.push((file, text));
+/// containerd's file, then what it imports, which counts over it, and so on. None where it is not known what an import
+/// means.
+fn containerd(etc: &Path) -> Option<Vec<(PathBuf, String)>> {
+    let mut found: Vec<(PathBuf, String)> = Vec::new();
+    let mut pending = VecDeque::from([etc.join(CONTAINERD)]);
+    while let Some(file) = pending.pop_front() {
+        if found.iter().any(|(known, _)| *known == file) {
+            continue;
         }
-        found
+        let Some(text) = text(&file) else { continue };
+        for import in value(&text, "imports").and_then(strings).unwrap_or_default() {
+            pending.extend(imported(etc, &file, &import)?);
+        }
+        found.push((file, text));
     }
-
-    fn told(self) -> Option<Vec<(PathBuf, String)>> {
-        (!self.unclear).then_some(self.texts)
-    }
+    Some(found)
 }
 
 /// Without comments.
