@@ -88,10 +88,14 @@ fn what_cannot_be_built_is_said_with_what_to_do() {
     change("src/lib.rs", "export!(LowestFirst);", "");
     said("hand that to `export!`");
     change("src/lib.rs", "fn choose", "fn chose");
-    said("cargo build failed");
+    said("cargo failed");
     std::fs::write(broken.join("src/lib.rs"), "").unwrap();
-    change("Cargo.toml", "[\"cdylib\", \"rlib\"]", "[\"rlib\"]");
-    said("`crate-type = [\"cdylib\", \"rlib\"]`");
+    change("Cargo.toml", "[workspace]", "");
+    let workspace = "[workspace]\nresolver = \"3\"\nmembers = [\"broken\"]\n";
+    std::fs::write(directory.path().join("Cargo.toml"), workspace).unwrap();
+    let around = dracpu(directory.path(), &["strategy", "build"]);
+    assert_eq!(around.status.code(), Some(1));
+    assert!(stderr(&around).contains("virtual manifest"), "{}", stderr(&around));
 }
 
 /// What a component's tool is asked for, without having the tool: its arguments.

@@ -73,6 +73,9 @@ fn some_of(words: &[String], between: &str, before_the_rest: &str) -> String {
 /// Text of a guest without control characters, cut at 1024 of them; what is cut is said.
 #[must_use]
 pub fn plain(text: &str) -> String {
+    if text.len() <= MOST_CHARS_OF_A_GUEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned(); // as mostly
+    }
     let mut plain = String::with_capacity(text.len().min(MOST_CHARS_OF_A_GUEST));
     let mut chars = text.chars();
     for char in chars.by_ref().take(MOST_CHARS_OF_A_GUEST) {
@@ -118,6 +121,13 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(plain("a\u{1b}[31mred\nnext \u{202e}x ü"), "a\\u{1b}[31mred\\nnext \\u{202e}x ü");
+    }
+
+    #[test]
+    fn plain_words_stay_as_they_are() {
+        let all: String = (' '..='~').collect();
+        assert_eq!(plain(&all), all);
+        assert_eq!(plain("\u{7f}"), "\\u{7f}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Builds strategy crates of this workspace as WebAssembly components, for build scripts and tests.
 //!
-//! A nested `cargo build` for `wasm32-unknown-unknown` into a target directory of its own (two cargos on
+//! A nested cargo for `wasm32-unknown-unknown` into a target directory of its own (two cargos on
 //! one directory would wait for each other's lock), then the component encoding in process: no tool
 //! besides cargo and the Rust target is needed. Cargo itself decides what is stale; a build script passes
 //! [`Built::inputs`] on as `rerun-if-changed`.
@@ -65,7 +65,7 @@ pub struct Guests<'a> {
     pub workspace: &'a Path,
     /// Where the nested build keeps its files; see [`guests_directory`].
     pub target_directory: &'a Path,
-    /// Packages whose library is a guest (`cdylib`), by package name.
+    /// Packages whose library is a guest, by package name.
     pub packages: &'a [&'a str],
     /// Whether to build the packages' examples (`cdylib`) in place of their libraries.
     pub examples: bool,
@@ -81,7 +81,7 @@ pub struct Built {
 }
 
 impl Guests<'_> {
-    /// Builds and encodes them, all with one call of cargo. Quick when nothing changed.
+    /// Builds and encodes them. Quick when nothing changed.
     ///
     /// # Errors
     /// [`BuildError`]; what the compiler had to say went to standard error.

@@ -31,8 +31,9 @@ impl Map {
     /// Of the machine as if only these CPUs were online.
     fn of(machine: &Machine, cpus: &CpuSet, terms: &Terms) -> Self {
         let places = Places::of(machine, cpus);
-        let layout =
-            |group: &Group| Layout::of(machine, &places, group, &terms.node().eligible(machine, &group.cpus));
+        let layout = |group: &Group| {
+            Layout::of(machine, &places, group, &terms.node().eligible(machine, group.cpus.clone()))
+        };
         Self { layouts: machine.groups.iter().map(layout).collect(), places }
     }
 }
@@ -137,10 +138,10 @@ impl LlcFirst {
         }
         self.terms.admit(&self.machine, wishes, group, asked)?;
         // An idle machine, as far as the request's wishes let it be used.
-        let idle = self.terms.usable(&self.machine, wishes, &group.cpus);
+        let idle = self.terms.usable(&self.machine, wishes, group.cpus.clone());
         let possible = fewest(&rooms(layout, &idle), asked);
         let mut refusal = None;
-        for candidate in self.candidates(request, &free.intersection(&group.cpus)) {
+        for candidate in self.candidates(request, free.intersection(&group.cpus)) {
             if candidate.len() < asked {
                 continue;
             }
@@ -161,7 +162,7 @@ impl LlcFirst {
 
     /// The sets to choose from, the best first: local to the claim's PCIe roots if that is enough, and of
     /// one kind of core if that is enough.
-    fn candidates(&self, request: &Request<Options>, in_group: &CpuSet) -> Vec<CpuSet> {
+    fn candidates(&self, request: &Request<Options>, in_group: CpuSet) -> Vec<CpuSet> {
         let wishes = &request.options.wishes;
         let local = in_group.intersection(&self.machine.local_to(&request.pcie_roots));
         // Kinds that share a cache are given out together where nobody else gets the cache.
@@ -169,7 +170,7 @@ impl LlcFirst {
             && self.machine.kinds.len() > 1
             && self.terms.isolation(wishes) != Isolate::Cache;
         let mut candidates = Vec::new();
-        for base in [&local, in_group] {
+        for base in [local, in_group] {
             let usable = self.terms.usable(&self.machine, wishes, base);
             if by_kind {
                 let kinds = &self.machine.kinds;

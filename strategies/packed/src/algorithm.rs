@@ -4,7 +4,7 @@
 //! that machines with uneven units are served as even ones are. `tests/vectors/README.md` describes it in
 //! full, and which answers of the original were faults; `tests/vectors` holds the expected answers.
 
-use crate::free::Free;
+use crate::free::{Free, Order};
 use crate::layout::{Layout, Level, Unit, wide};
 use dracpu_strategy_sdk::{CpuSet, ascending};
 
@@ -29,8 +29,7 @@ pub fn packed(
     prefer_llc: bool,
 ) -> Option<CpuSet> {
     let free = Free::of(layout, available);
-    let all = free.cpus.clone();
-    if count > all.len() {
+    if count > free.len() {
         return None;
     }
     let mut packing = Packing { layout, free, need: count };
@@ -43,7 +42,7 @@ pub fn packed(
         Placement::Packed => packing.cores(),
         Placement::Spread => packing.take_singles(&packing.free.socket_order()),
     }
-    (packing.need == 0).then(|| all.difference(&packing.free.cpus))
+    (packing.need == 0).then(|| available.intersection(&layout.online).difference(&packing.free.into_cpus()))
 }
 
 /// Chooses whole cores that make up exactly `count` CPUs, for machines whose cores differ in threads.
@@ -55,7 +54,7 @@ pub fn whole_cores(layout: &Layout, available: &CpuSet, count: usize) -> Option<
     let mut sums = Sums::new(count);
     // By sum: the core with which the sum was first reached. The rest of it is made of earlier cores.
     let mut reached: Vec<Option<Unit>> = vec![None; count + 1];
-    for core in cores.filter(|core| free.is_whole(*core)) {
+    for core in cores.map(|(_, core)| core).filter(|core| free.is_whole(*core)) {
         if count == 0 || reached.get(count).is_some_and(Option::is_some) {
             break;
         }
@@ -117,7 +116,7 @@ pub fn fewest_parts(layout: &Layout, parts: &[CpuSet], count: usize) -> Option<C
     parts.iter().for_each(|part| all.extend_from(part));
     let nodes = Free::of(layout, &all).numa_order();
     let mut rank_of = vec![usize::MAX; layout.unit_count()];
-    for (rank, node) in nodes.iter().enumerate() {
+    for (rank, (_, node)) in nodes.iter().enumerate() {
         rank_of.get_mut(*node).map(|of| std::mem::replace(of, rank));
     }
     let rank = |cpu| layout.unit_of(cpu, Level::NumaNode).and_then(|node| rank_of.get(node).copied());
@@ -177,45 +176,34 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    fn take(&mut self, cpu: u32) {
-        self.free.take(cpu);
-        self.need = self.need.saturating_sub(1);
-    }
-
     fn can_take(&self, unit: Unit) -> bool {
-        let size = self.layout.size(unit);
-        self.need >= size && self.free.count(unit) == size
+        self.need >= self.layout.size(unit) && self.free.is_whole(unit)
     }
 
     /// Takes every unit that is free as a whole and not larger than what is still needed.
-    fn take_whole(&mut self, level: Level, order: &dyn Fn(&Free<'a>) -> Vec<Unit>) {
+    fn take_whole(&mut self, level: Level, order: &dyn Fn(&Free<'a>) -> Order) {
         if self.need == 0 || !self.layout.units(level).any(|unit| self.can_take(unit)) {
             return; // as mostly: an order takes longer than this look
         }
-        for unit in order(&self.free) {
+        for (_, unit) in order(&self.free) {
             self.take_if_whole(unit);
         }
     }
 
     fn take_if_whole(&mut self, unit: Unit) {
         if self.can_take(unit) {
-            for cpu in self.layout.members(unit) {
-                self.take(cpu);
-            }
+            self.free.take_unit(unit);
+            self.need -= self.layout.size(unit);
         }
     }
 
     /// Takes the free CPUs of each unit, ascending, until nothing is needed.
-    fn take_singles(&mut self, order: &[Unit]) {
-        for unit in order {
-            for cpu in self.layout.members(*unit) {
-                if self.need == 0 {
-                    return;
-                }
-                if self.free.cpus.contains(cpu) {
-                    self.take(cpu);
-                }
+    fn take_singles(&mut self, order: &Order) {
+        for (_, unit) in order {
+            if self.need == 0 {
+                return;
             }
+            self.need -= self.free.take_lowest(*unit, self.need);
         }
     }
 
@@ -227,8 +215,8 @@ impl<'a> Packing<'a> {
         }
         let nesting = &self.layout.cores_in_second;
         if self.layout.units(Level::Core).any(|core| self.can_take(core)) {
-            for outer in self.free.second_order() {
-                for core in self.free.rank_in(nesting, outer) {
+            for (_, outer) in self.free.second_order() {
+                for (_, core) in self.free.rank_in(nesting, outer) {
                     self.take_if_whole(core);
                 }
                 if self.need == 0 {
@@ -236,7 +224,7 @@ impl<'a> Packing<'a> {
                 }
             }
         }
-        for outer in self.free.second_order() {
+        for (_, outer) in self.free.second_order() {
             let cores = self.free.rank_in(nesting, outer);
             self.take_singles(&cores);
             if self.need == 0 {
@@ -251,7 +239,7 @@ impl<'a> Packing<'a> {
             return;
         }
         let mut whole_taken = false;
-        for cache in self.free.cache_order() {
+        for (_, cache) in self.free.cache_order() {
             // One walk is enough: caches are disjoint and the need only shrinks, so that a second walk
             // would skip what the first one skipped.
             if !whole_taken && self.need >= self.layout.size(cache) {
@@ -276,14 +264,15 @@ impl<'a> Packing<'a> {
             return;
         }
         let mut threads = 0;
-        let mut candidates = CpuSet::new();
+        let mut candidates = Vec::new();
         for core in nesting.within(cache).filter(|core| self.free.is_free_in(*core, nesting, cache)) {
             if threads >= self.need {
                 break;
             }
             threads += self.layout.size(core);
-            candidates.extend(self.free.of_unit(core));
+            self.free.copy_unit(core, &mut candidates);
         }
+        let mut candidates = CpuSet::from_words(candidates).unwrap_or_default();
         let mut count = candidates.len();
         if count < self.need {
             return;
@@ -292,15 +281,15 @@ impl<'a> Packing<'a> {
         while count > self.need {
             let highest = candidates.last().and_then(|cpu| self.layout.unit_of(cpu, Level::Core));
             let Some(core) = highest else { return };
-            for cpu in self.layout.members(core).rev() {
+            let members: Vec<u32> = self.layout.members(core).collect();
+            for cpu in members.into_iter().rev() {
                 if count > self.need && candidates.remove(cpu) {
                     count -= 1;
                 }
             }
         }
-        for cpu in &candidates {
-            self.take(cpu);
-        }
+        self.free.take_words(candidates.words());
+        self.need = 0;
     }
 }
 

@@ -53,17 +53,16 @@ pub fn distributed(
     budget: &mut SearchBudget,
 ) -> Option<CpuSet> {
     let free = Free::of(layout, available);
-    if count > free.cpus.len() {
+    if count > free.len() {
         return None;
     }
-    let nodes = free.numa_order().into_iter().map(|node| free.of_unit(node).collect());
-    let nodes: Vec<CpuSet> = nodes.collect();
+    let nodes: Vec<CpuSet> = free.numa_order().into_iter().map(|(_, node)| free.of_unit(node)).collect();
     let split = (group > 0 && count.is_multiple_of(group))
         .then(|| Search::new(&nodes, count, group).split(budget))
         .flatten();
     split
         .and_then(|split| split.take(layout, nodes, placement))
-        .or_else(|| packed(layout, &free.cpus, count, placement, false))
+        .or_else(|| packed(layout, available, count, placement, false))
 }
 
 /// How many CPUs to take from which nodes, by their position.

@@ -1,16 +1,18 @@
 use dracpu_strategy_sdk::{Cpu, CpuSet, Machine, ascending};
 use std::ops::Range;
 
-/// The machine as the algorithm sees it: levels of units, each unit a set of installed CPUs. Lists by number
-/// instead of sets, so that all of it is linear in the CPUs.
+/// The machine as the algorithm sees it: levels of units, each unit a set of installed CPUs. Of a set only the words
+/// are kept in which it has CPUs, so that all of it is linear in the CPUs.
 #[derive(Debug)]
 pub struct Layout {
     /// By CPU id: the units that it is in.
     places: Vec<Place>,
-    /// By unit: where its CPUs begin in `members`; one more entry for the end of the last.
+    /// By unit: where it begins in `parts`; one more entry for the end of the last.
     starts: Vec<usize>,
-    /// CPU ids, by unit, ascending within it.
-    members: Vec<u16>,
+    /// By unit: its CPUs, ascending.
+    parts: Vec<Part>,
+    /// By unit: how many CPUs it has.
+    sizes: Vec<u16>,
     /// The units of each level, in the order of their keys.
     levels: [Range<Unit>; LEVELS],
     /// At least as many sockets as NUMA nodes with CPUs: NUMA nodes are then the larger unit, or equal.
@@ -24,6 +26,14 @@ pub struct Layout {
 
 /// A core, a cache, a NUMA node or a socket: its number among all of them.
 pub(crate) type Unit = usize;
+
+/// The CPUs of a unit that are in one word of a set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// The word's position.
+    pub(crate) word: usize,
+    pub(crate) mask: u64,
+}
 
 /// Kinds of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +95,8 @@ impl Layout {
         let mut layout = Self {
             places: vec![[NOWHERE; LEVELS]; rows.last().map_or(0, |cpu| at(cpu.id) + 1)],
             starts: vec![0],
-            members: Vec::with_capacity(LEVELS * rows.len()),
+            parts: Vec::new(),
+            sizes: Vec::new(),
             levels: [const { 0..0 }; LEVELS],
             numa_first: sockets.count >= nodes.count,
             second_in_first: Nesting::default(),
@@ -107,29 +118,34 @@ impl Layout {
     }
 
     fn add(&mut self, level: usize, rows: &[&Cpu], column: &Column) {
-        let first = self.starts.len() - 1;
-        let mut sizes = vec![0; column.count];
-        for position in &column.positions {
-            if let Some(size) = sizes.get_mut(usize::from(*position)) {
-                *size += 1;
+        let first = self.sizes.len();
+        let mut units = vec![(0, usize::MAX); column.count]; // parts, and the word of the last one
+        let placed = || rows.iter().map(|cpu| cpu.id).zip(column.positions.iter().map(|at| usize::from(*at)));
+        for (cpu, position) in placed() {
+            if let Some((parts, last)) = units.get_mut(position) {
+                *parts += usize::from(*last != word(cpu));
+                *last = word(cpu);
             }
         }
-        let mut end = self.members.len();
-        let mut ends = Vec::with_capacity(column.count);
-        for size in sizes {
-            ends.push(end); // of what is filled in so far
-            end += size;
+        let mut end = self.parts.len();
+        for (parts, last) in &mut units {
+            end += std::mem::replace(parts, end); // from now on: where its next part goes
+            *last = usize::MAX;
             self.starts.push(end);
         }
-        self.members.resize(end, 0);
-        for (cpu, position) in rows.iter().zip(&column.positions) {
-            let position = usize::from(*position);
-            let Some(at_end) = ends.get_mut(position) else { continue };
-            if let Some(member) = self.members.get_mut(*at_end) {
-                *member = small(at(cpu.id));
+        self.parts.resize(end, Part { word: 0, mask: 0 });
+        self.sizes.resize(first + column.count, 0);
+        for (cpu, position) in placed() {
+            let Some((next, last)) = units.get_mut(position) else { continue };
+            *next += usize::from(*last != word(cpu));
+            *last = word(cpu);
+            if let Some(part) = self.parts.get_mut(*next - 1) {
+                *part = Part { word: word(cpu), mask: part.mask | 1 << (cpu % u64::BITS) };
             }
-            *at_end += 1;
-            if let Some(unit) = self.places.get_mut(at(cpu.id)).and_then(|place| place.get_mut(level)) {
+            if let Some(size) = self.sizes.get_mut(first + position) {
+                *size += 1;
+            }
+            if let Some(unit) = self.places.get_mut(at(cpu)).and_then(|place| place.get_mut(level)) {
                 *unit = small(first + position);
             }
         }
@@ -150,7 +166,7 @@ impl Layout {
 
     /// All units of all levels.
     pub(crate) fn unit_count(&self) -> usize {
-        self.starts.len() - 1
+        self.sizes.len()
     }
 
     pub(crate) fn units(&self, level: Level) -> Range<Unit> {
@@ -163,43 +179,51 @@ impl Layout {
         (unit != NOWHERE).then(|| unit.into())
     }
 
-    /// The units of a CPU.
-    pub(crate) fn units_of(&self, cpu: u32) -> impl Iterator<Item = Unit> {
-        let place = self.places.get(at(cpu)).copied().unwrap_or([NOWHERE; LEVELS]);
-        place.into_iter().filter(|unit| *unit != NOWHERE).map(usize::from)
-    }
-
     /// How many units of a level have a CPU in the set.
     pub(crate) fn touched(&self, cpus: &CpuSet, level: Level) -> usize {
-        let units = self.units(level);
-        let mut seen = vec![false; units.len()];
-        let mut count = 0;
-        for unit in cpus.iter().filter_map(|cpu| self.unit_of(cpu, level)) {
-            if let Some(seen @ false) = seen.get_mut(unit - units.start) {
-                *seen = true;
-                count += 1;
-            }
-        }
-        count
+        let is_first = |cpu: &u32| {
+            let of_set = |part: &&Part| cpus.words().get(part.word).is_some_and(|word| word & part.mask != 0);
+            let first = self.unit_of(*cpu, level).and_then(|unit| self.parts(unit).iter().find(of_set));
+            first.is_some_and(|part| {
+                let bits = part.mask & cpus.words().get(part.word).copied().unwrap_or_default();
+                part.word == word(*cpu) && bits.trailing_zeros() == cpu % u64::BITS
+            })
+        };
+        cpus.iter().filter(is_first).count()
     }
 
     /// The installed CPUs of a unit, ascending.
-    pub(crate) fn members(&self, unit: Unit) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        let range = self.range(unit);
-        self.members.get(range).unwrap_or_default().iter().map(|cpu| u32::from(*cpu))
+    pub(crate) fn parts(&self, unit: Unit) -> &[Part] {
+        match self.starts.get(unit..unit + 2) {
+            Some([start, end]) => self.parts.get(*start..*end).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// The same one by one.
+    pub(crate) fn members(&self, unit: Unit) -> impl Iterator<Item = u32> + '_ {
+        self.parts(unit).iter().flat_map(|part| bits(part.word, part.mask))
     }
 
     /// How many those are.
     pub(crate) fn size(&self, unit: Unit) -> usize {
-        self.range(unit).len()
+        self.sizes.get(unit).copied().map_or(0, usize::from)
     }
+}
 
-    fn range(&self, unit: Unit) -> Range<usize> {
-        match self.starts.get(unit..unit + 2) {
-            Some([start, end]) => *start..*end,
-            _ => 0..0,
-        }
-    }
+/// The CPUs of a word of a set, ascending.
+pub(crate) fn bits(word: usize, mut bits: u64) -> impl Iterator<Item = u32> {
+    let base = u32::try_from(word).unwrap_or_default() * u64::BITS;
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        Some(base + bit)
+    })
+}
+
+/// The word of a set that a CPU is in.
+fn word(cpu: u32) -> usize {
+    at(cpu / u64::BITS)
 }
 
 /// For each row of a machine the position of its unit among those of a level.

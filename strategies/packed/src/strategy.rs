@@ -4,8 +4,9 @@ use crate::layout::{Layout, Level};
 use crate::options::{Method, Options, Plan, SCHEMA};
 use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Machine, Offer, Request,
-    State, Strategy, Terms, Threads, counted, cpu_count, deny, log,
+    State, Strategy, Terms, Threads, cpu_count, deny, log, push_counted,
 };
+use std::borrow::Cow;
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
 #[derive(Debug)]
@@ -49,20 +50,19 @@ impl Strategy for Packed {
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
-        let mut free = now.free.clone();
+        let mut free = Cow::Borrowed(&now.free);
         let mut budget = SearchBudget::default();
         let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
-        let mut decision = Decision { grants: Vec::new(), join_shared_pool, why: String::new() };
+        let grants = Vec::with_capacity(requests.len());
+        let mut decision = Decision { grants, join_shared_pool, why: String::new() };
         for (at, request) in requests.iter().enumerate() {
-            let (grant, why) =
-                self.serve(request, &free, &mut budget).map_err(|denial| denial.of_request(at))?;
-            free.subtract(&grant.cpus);
-            free.subtract(&grant.blocked);
-            if at > 0 {
+            if let Some(last) = decision.grants.last() {
                 decision.why.push_str("; ");
+                free.to_mut().subtract(&last.cpus);
+                free.to_mut().subtract(&last.blocked);
             }
-            decision.why.push_str(&why);
-            decision.grants.push(grant);
+            let grant = self.serve(request, &free, &mut budget, &mut decision.why);
+            decision.grants.push(grant.map_err(|denial| denial.of_request(at))?);
         }
         Ok(decision)
     }
@@ -70,7 +70,7 @@ impl Strategy for Packed {
 
 /// The threads of every core that the node offers CPUs of; 1, with a line in the log, when they differ.
 fn core_step(machine: &Machine, terms: &Terms, group: &Group) -> u32 {
-    let step = machine.threads_per_core(&terms.node().eligible(machine, &group.cpus));
+    let step = machine.threads_per_core(&terms.node().eligible(machine, group.cpus.clone()));
     step.unwrap_or_else(|| {
         log::info(&format!(
             "{}: its cores have different numbers of threads, so requests are not rounded to whole cores: one that is no \
@@ -82,13 +82,14 @@ fn core_step(machine: &Machine, terms: &Terms, group: &Group) -> u32 {
 }
 
 impl Packed {
-    /// What one request gets, and why that.
+    /// What one request gets; why that is put behind what is said of others.
     fn serve(
         &self,
         request: &Request<Options>,
         free: &CpuSet,
         budget: &mut SearchBudget,
-    ) -> Result<(Grant, String), Denial> {
+        why: &mut String,
+    ) -> Result<Grant, Denial> {
         let wishes = &request.options.wishes;
         let plan = request.options.plan(self.terms.isolation(wishes))?;
         let group = self.machine.group(request.group)?;
@@ -98,8 +99,7 @@ impl Packed {
         if plan.full_cores {
             self.check_whole_cores(&question)?;
         }
-        let in_group = free.intersection(&group.cpus);
-        let candidates = self.terms.usable(&self.machine, wishes, &in_group);
+        let candidates = self.terms.usable(&self.machine, wishes, free.intersection(&group.cpus));
         if candidates.len() < asked {
             return Err(self.terms.lacking(&self.machine, wishes, group, asked, free));
         }
@@ -107,8 +107,8 @@ impl Packed {
         let local = match request.pcie_roots.as_slice() {
             [] => CpuSet::new(),
             roots => {
-                let local = in_group.intersection(&self.machine.local_to(roots));
-                self.terms.usable(&self.machine, wishes, &local)
+                let local = free.intersection(&group.cpus).intersection(&self.machine.local_to(roots));
+                self.terms.usable(&self.machine, wishes, local)
             }
         };
         let near = (!local.is_empty() && local.len() >= asked)
@@ -125,15 +125,15 @@ impl Packed {
             let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
             self.terms.grant(&self.machine, wishes, exactly)
         })?;
-        let mut why = self.why(&question, &grant.cpus);
+        self.why(&question, &grant.cpus, why);
         why.push_str(place);
         why.push_str(&self.terms.why(&self.machine, wishes, &grant));
-        Ok((grant, why))
+        Ok(grant)
     }
 
     /// The threads of every core with a CPU in the group; 1 when they differ.
     fn step(&self, question: &Question<'_>) -> usize {
-        let eligible = question.request.options.wishes.eligible(&self.machine, &question.group.cpus);
+        let eligible = question.request.options.wishes.eligible(&self.machine, question.group.cpus.clone());
         let step = self.machine.threads_per_core(&eligible);
         step.and_then(|step| usize::try_from(step).ok()).unwrap_or(1)
     }
@@ -227,26 +227,20 @@ impl Packed {
         }
     }
 
-    fn why(&self, question: &Question<'_>, cpus: &CpuSet) -> String {
+    fn why(&self, question: &Question<'_>, cpus: &CpuSet, why: &mut String) {
         let how = match question.plan.method {
             Method::Pack { placement: Placement::Packed, .. } => " packed into ",
             Method::Pack { placement: Placement::Spread, .. } => " spread over ",
             Method::DistributeAcrossNuma => " distributed over ",
         };
-        let touched = |level| self.layout.touched(cpus, level);
-        let mut why = String::with_capacity(96);
-        for part in [
-            &question.request.name,
-            ": ",
-            &cpu_count(cpus.len()),
-            how,
-            &counted(touched(Level::Core), "core"),
-            " of ",
-            &counted(touched(Level::NumaNode), "NUMA node"),
-        ] {
-            why.push_str(part);
-        }
-        why
+        why.reserve(96);
+        why.push_str(&question.request.name);
+        why.push_str(": ");
+        push_counted(why, cpus.len(), "CPU");
+        why.push_str(how);
+        push_counted(why, self.layout.touched(cpus, Level::Core), "core");
+        why.push_str(" of ");
+        push_counted(why, self.layout.touched(cpus, Level::NumaNode), "NUMA node");
     }
 }
 

@@ -24,10 +24,10 @@ pub mod wishes;
 
 pub use dracpu_cpuset::{CpuSet, MAX_CPU_ID};
 pub use machine::{Cache, Cpu, CpuKind, Domain, Group, Machine, NumaNode, PcieRoot, Socket};
-pub use order::ascending;
+pub use order::{ascending, sorted};
 pub use types::{
     Attribute, Decision, Denial, Description, ExplicitCpuset, Grant, Holding, NoOptions, Offer, Reason,
-    Request, State, Strategy, counted, cpu_count,
+    Request, State, Strategy, counted, cpu_count, push_counted,
 };
 pub use wishes::{Isolate, Isolated, Kind, Memory, Terms, Threads, Wishes};
 

@@ -1,23 +1,27 @@
 //! Sorting and joining for components, each in one form only: the standard library makes a copy of its own of some
 //! kilobytes for every type that is sorted, and of one for every kind of text that is joined.
 
-use std::collections::BinaryHeap;
-
 /// The positions (or other numbers) in the order of their keys, the least first; those of equal keys in their own order.
 #[must_use]
-pub fn ascending(mut keyed: Vec<(u64, usize)>) -> Vec<usize> {
-    if keyed.len() <= SHORT {
-        for end in 1..keyed.len() {
-            let mut at = end;
-            while at > 0 && keyed.get(at - 1) > keyed.get(at) {
-                keyed.swap(at - 1, at);
-                at -= 1;
-            }
-        }
-    } else if !keyed.is_sorted() {
-        keyed = BinaryHeap::from(keyed).into_sorted_vec();
+pub fn ascending(keyed: Vec<(u64, usize)>) -> Vec<usize> {
+    sorted(keyed).into_iter().map(|(_, position)| position).collect()
+}
+
+/// The same with their keys, in the memory of the list.
+#[must_use]
+pub fn sorted(mut keyed: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
+    if keyed.len() > SHORT {
+        keyed.sort_unstable();
+        return keyed;
     }
-    keyed.into_iter().map(|(_, position)| position).collect()
+    for end in 1..keyed.len() {
+        let mut at = end;
+        while at > 0 && keyed.get(at - 1) > keyed.get(at) {
+            keyed.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+    keyed
 }
 
 /// Lists up to this length are sorted by insertion, the quickest way for them.

@@ -225,14 +225,41 @@ pub fn cpu_count(count: usize) -> String {
     counted(count, "CPU")
 }
 
-/// `1 core`, `2 cores`: without the formatter, which costs a component more than all the rest of a short sentence.
+/// `1 core`, `2 cores`.
 #[must_use]
 pub fn counted(count: usize, noun: &str) -> String {
-    let mut text = count.to_string();
+    let mut text = String::new();
+    push_counted(&mut text, count, noun);
+    text
+}
+
+/// The same at the end of a text: without the formatter, which costs a component more than all the rest of a short
+/// sentence.
+pub fn push_counted(text: &mut String, count: usize, noun: &str) {
+    push_number(text, count);
     text.push(' ');
     text.push_str(noun);
     if count != 1 {
         text.push('s');
     }
-    text
+}
+
+fn push_number(text: &mut String, number: usize) {
+    if number > 9 {
+        push_number(text, number / 10);
+    }
+    text.extend(u32::try_from(number % 10).ok().and_then(|digit| char::from_digit(digit, 10)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_are_counted_in_words() {
+        assert_eq!(counted(0, "core"), "0 cores");
+        assert_eq!(counted(1, "core"), "1 core");
+        assert_eq!(cpu_count(8190), "8190 CPUs");
+        assert_eq!(cpu_count(usize::MAX), format!("{} CPUs", usize::MAX));
+    }
 }

@@ -114,22 +114,18 @@ impl Rules {
         let cpus = CpuSet::from_words(words)
             .filter(|_| canonical)
             .ok_or_else(|| Lie::NotCanonical { place: place() })?;
-        let offline = cpus.difference(&self.online);
-        if !offline.is_empty() {
-            return Err(Lie::Offline { place: place(), cpus: offline });
+        if let Some(cpus) = beyond(&cpus, &self.online) {
+            return Err(Lie::Offline { place: place(), cpus });
         }
-        let reserved = cpus.intersection(&self.reserved);
-        if !reserved.is_empty() {
-            return Err(Lie::Reserved { place: place(), cpus: reserved });
+        if let Some(cpus) = common(&cpus, &self.reserved) {
+            return Err(Lie::Reserved { place: place(), cpus });
         }
         in_group(&cpus)?;
-        let taken = cpus.difference(&state.free);
-        if !taken.is_empty() {
-            return Err(Lie::Taken { place: place(), cpus: taken });
+        if let Some(cpus) = beyond(&cpus, &state.free) {
+            return Err(Lie::Taken { place: place(), cpus });
         }
-        let twice = cpus.intersection(given);
-        if !twice.is_empty() {
-            return Err(Lie::Overlap { place: place(), cpus: twice });
+        if let Some(cpus) = common(&cpus, given) {
+            return Err(Lie::Overlap { place: place(), cpus });
         }
         Ok(cpus)
     }
@@ -137,11 +133,8 @@ impl Rules {
     fn in_group(&self, request: &Request, cpus: &CpuSet) -> Result<(), Lie> {
         let nothing = (String::new(), CpuSet::new());
         let (group, members) = self.groups.get(request.group).unwrap_or(&nothing);
-        let foreign = cpus.difference(members);
-        if foreign.is_empty() {
-            return Ok(());
-        }
-        Err(Lie::ForeignGroup { request: request.name.clone(), group: group.clone(), cpus: foreign })
+        let Some(cpus) = beyond(cpus, members) else { return Ok(()) };
+        Err(Lie::ForeignGroup { request: request.name.clone(), group: group.clone(), cpus })
     }
 
     /// Kernel ids of memory nodes, ascending. Empty when one of them is a node that the kernel lacks:
@@ -162,12 +155,28 @@ impl Rules {
 
 fn size_is_exact(request: &Request, cpus: &CpuSet) -> Result<(), Lie> {
     let (asked, given) = (request.count, cpus.len());
-    let (request, cpus) = (request.name.clone(), cpus.clone());
+    let lie = || (request.name.clone(), cpus.clone());
     match usize::try_from(asked).unwrap_or(usize::MAX).cmp(&given) {
         std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Greater => Err(Lie::TooFew { request, asked, cpus }),
-        std::cmp::Ordering::Less => Err(Lie::TooMany { request, asked, cpus }),
+        std::cmp::Ordering::Greater => {
+            let (request, cpus) = lie();
+            Err(Lie::TooFew { request, asked, cpus })
+        }
+        std::cmp::Ordering::Less => {
+            let (request, cpus) = lie();
+            Err(Lie::TooMany { request, asked, cpus })
+        }
     }
+}
+
+/// Those of the CPUs that are not allowed, if there are any.
+fn beyond(cpus: &CpuSet, allowed: &CpuSet) -> Option<CpuSet> {
+    (!cpus.is_subset(allowed)).then(|| cpus.difference(allowed))
+}
+
+/// Those of the CPUs that are in the other set too, if there are any.
+fn common(cpus: &CpuSet, others: &CpuSet) -> Option<CpuSet> {
+    (!cpus.is_disjoint(others)).then(|| cpus.intersection(others))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Build a strategy written in Rust: the component file
 ///
-/// Runs `cargo build --release` in the project and writes NAME.wasm into its directory, under the strategy's own
+/// Runs `cargo rustc --release --lib --crate-type cdylib` in the project and writes NAME.wasm into its directory, under the strategy's own
 /// name, once this host has loaded it. The file's path goes to standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -59,7 +59,9 @@ struct Target {
 /// The core module of the package.
 fn cargo_build(directory: &Path, manifest: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.current_dir(directory).args(["build", "--release", "--target", TARGET]);
+    cargo.current_dir(directory).args(["rustc", "--release", "--target", TARGET]);
+    // Nothing but a module: only then is it optimised at link time.
+    cargo.args(["--lib", "--crate-type", "cdylib"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
     // Standard output carries the list of artifacts; diagnostics go to the author.
     let output = cargo
@@ -69,17 +71,12 @@ fn cargo_build(directory: &Path, manifest: &Path) -> anyhow::Result<PathBuf> {
     if !output.status.success() {
         return Err(match target_missing(directory) {
             true => anyhow!("the Rust target {TARGET} is not installed; run `rustup target add {TARGET}`"),
-            false => anyhow!("cargo build failed ({}); its messages are above", output.status),
+            false => anyhow!("cargo failed ({}); its messages are above", output.status),
         });
     }
     let messages = String::from_utf8_lossy(&output.stdout);
-    module(&messages, manifest).with_context(|| {
-        format!(
-            "{} gives no WebAssembly module: a strategy is a library, with `crate-type = [\"cdylib\", \"rlib\"]` in \
-             [lib]; in a workspace, name the directory of the strategy's package",
-            manifest.display()
-        )
-    })
+    module(&messages, manifest)
+        .with_context(|| format!("{}: cargo has built no WebAssembly module of it", manifest.display()))
 }
 
 /// The module of this package among cargo's messages.

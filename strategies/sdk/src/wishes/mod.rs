@@ -159,12 +159,12 @@ macro_rules! wish_properties {
 impl Wishes {
     /// Those of the CPUs that the claim may get: by `isolated` and `kind`.
     #[must_use]
-    pub fn eligible(&self, machine: &Machine, cpus: &CpuSet) -> CpuSet {
-        let cpus = match self.isolated {
-            Isolated::Exclude => cpus.difference(&machine.isolated),
-            Isolated::Include => cpus.clone(),
-            Isolated::Only => cpus.intersection(&machine.isolated),
-        };
+    pub fn eligible(&self, machine: &Machine, mut cpus: CpuSet) -> CpuSet {
+        match self.isolated {
+            Isolated::Exclude => cpus.subtract(&machine.isolated),
+            Isolated::Include => {}
+            Isolated::Only => cpus = cpus.intersection(&machine.isolated),
+        }
         match &self.kind {
             Kind::Any => cpus,
             Kind::Named(name) => {

@@ -68,9 +68,9 @@ impl Terms {
         let mut offers = Vec::with_capacity(machine.groups.len());
         let mut barren = Vec::new();
         for group in &machine.groups {
-            let usable = grantable(self.usable(machine, &self.node, &group.cpus));
+            let usable = grantable(self.usable(machine, &self.node, group.cpus.clone()));
             let offer = self.offer(self.node.exclusive(), &usable);
-            if offer.capacity == 0 && !self.node.eligible(machine, &group.cpus).is_empty() {
+            if offer.capacity == 0 && !self.node.eligible(machine, group.cpus.clone()).is_empty() {
                 barren.push(group.device.clone());
             }
             offers.push(offer);
@@ -116,7 +116,7 @@ impl Terms {
     #[must_use]
     pub fn step(&self, machine: &Machine, wishes: &Wishes, group: &Group) -> usize {
         let unit = self.isolation(wishes).max(wishes.exclusive());
-        let offer = self.offer(unit, &self.usable(machine, wishes, &group.cpus));
+        let offer = self.offer(unit, &self.usable(machine, wishes, group.cpus.clone()));
         usize::try_from(offer.step).unwrap_or(usize::MAX)
     }
 
@@ -162,7 +162,7 @@ impl Terms {
         if self.may_block(wishes) {
             return Ok(());
         }
-        let idle = self.usable(machine, wishes, &group.cpus);
+        let idle = self.usable(machine, wishes, group.cpus.clone());
         if self.drops_threads(wishes) {
             return if asked <= idle.len() { Ok(()) } else { Err(not_counted_threads(group, asked, &idle)) };
         }
@@ -197,16 +197,18 @@ impl Terms {
     /// Those of a group's free CPUs to choose from. However a strategy chooses among them, it must leave no
     /// unit half used to open another, see [`isolation`](Self::isolation).
     #[must_use]
-    pub fn usable(&self, machine: &Machine, wishes: &Wishes, free: &CpuSet) -> CpuSet {
-        let whole = self.units(self.isolation(wishes)).map(|units| units.whole(free));
-        let mut usable = whole.unwrap_or_else(|| free.clone());
+    pub fn usable(&self, machine: &Machine, wishes: &Wishes, free: CpuSet) -> CpuSet {
+        let mut usable = match self.units(self.isolation(wishes)) {
+            Some(units) => units.whole(&free),
+            None => free,
+        };
         if wishes.threads == Threads::One {
             usable = self.cores.whole(&usable).intersection(&self.first_threads);
         }
         if self.drops_threads(wishes) {
             usable = usable.intersection(&self.cores.alone());
         }
-        wishes.eligible(machine, &usable)
+        wishes.eligible(machine, usable)
     }
 
     /// The usable CPUs by cache: the parts that `isolate: cache` gives to one claim each.
@@ -227,13 +229,13 @@ impl Terms {
     ) -> Denial {
         let in_group = free.intersection(&group.cpus);
         let by_isolation = Wishes { isolated: wishes.isolated, ..Wishes::default() };
-        let eligible = by_isolation.eligible(machine, &in_group).len();
+        let eligible = by_isolation.eligible(machine, in_group.clone()).len();
         let asked_of = format!("{} asked of {}", cpu_count(asked), group.device);
         if eligible >= asked {
-            let fits = self.usable(machine, wishes, &in_group).len();
+            let fits = self.usable(machine, wishes, in_group).len();
             let demands = Wishes { isolate: self.isolation(wishes), ..wishes.clone() }.demands();
             let demands = joined(&demands, " and ");
-            let idle = self.usable(machine, wishes, &group.cpus).len();
+            let idle = self.usable(machine, wishes, group.cpus.clone()).len();
             if idle < asked {
                 return deny!(
                     Invalid,
