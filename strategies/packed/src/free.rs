@@ -105,27 +105,30 @@ impl<'a> Free<'a> {
 
     /// Those of an inner level that have a free CPU in an outer unit, ranked by their free CPUs in the whole machine.
     pub(crate) fn rank_in(&self, nesting: &Nesting, outer: Unit) -> Order {
-        self.rank(nesting.within(outer).filter(|unit| self.is_free_in(*unit, nesting, outer)))
+        self.rank(nesting.within(outer).filter(|unit| self.is_in(*unit, nesting, outer)))
+    }
+
+    /// Whether a free CPU of a unit, if it has any, is in an outer one that it has CPUs in.
+    fn is_in(&self, unit: Unit, nesting: &Nesting, outer: Unit) -> bool {
+        let is_in = |cpu| nesting.level.and_then(|level| self.layout.unit_of(cpu, level)) == Some(outer);
+        let mut parts = self.layout.parts(unit).iter();
+        !nesting.spans(unit) || parts.any(|part| bits(part.word, self.bits(part)).any(is_in))
     }
 
     /// Whether a unit has a free CPU in an outer one that it has CPUs in.
     pub(crate) fn is_free_in(&self, unit: Unit, nesting: &Nesting, outer: Unit) -> bool {
-        let is_in = |cpu| nesting.level.and_then(|level| self.layout.unit_of(cpu, level)) == Some(outer);
-        let mut free = self.layout.parts(unit).iter().map(|part| (part.word, self.bits(part)));
-        match nesting.spans(unit) {
-            false => free.any(|(_, free)| free != 0),
-            true => free.any(|(word, free)| bits(word, free).any(is_in)),
-        }
+        self.layout.parts(unit).iter().any(|part| self.bits(part) != 0) && self.is_in(unit, nesting, outer)
     }
 
     /// For each outer unit in order the inner ones. One that several outer ones touch counts at the first.
     fn rank_within(&self, nesting: &Nesting, outer: &Order) -> Order {
         let mut order = Order::new();
         for (rank, (_, outer)) in (0..).zip(outer) {
-            for unit in nesting.within(*outer).filter(|unit| self.is_free_in(*unit, nesting, *outer)) {
+            for unit in nesting.within(*outer) {
+                let count = wide(self.count(unit));
                 let again = nesting.spans(unit) && order.iter().any(|(_, known)| *known == unit);
-                if !again {
-                    order.push(((rank << 32) + wide(self.count(unit)), unit));
+                if count > 0 && self.is_in(unit, nesting, *outer) && !again {
+                    order.push(((rank << 32) + count, unit));
                 }
             }
         }
