@@ -128,6 +128,8 @@ fn list(node: &Node) -> Result<String> {
         .args(["strategy", "list"])
         .args([flag("config", "config.yaml"), flag("sysfs-root", "sys"), flag("cache-dir", "cache")])
         .output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.stdout.is_empty(), "strategy list: {}: {stderr}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

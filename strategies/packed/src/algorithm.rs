@@ -42,7 +42,7 @@ pub fn packed(
         Placement::Packed => packing.cores(),
         Placement::Spread => packing.take_singles(&packing.free.socket_order()),
     }
-    (packing.need == 0).then(|| available.intersection(&layout.online).difference(&packing.free.into_cpus()))
+    (packing.need == 0).then(|| packing.free.taken_of(available))
 }
 
 /// Chooses whole cores that make up exactly `count` CPUs, for machines whose cores differ in threads.

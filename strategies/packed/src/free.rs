@@ -17,8 +17,11 @@ impl<'a> Free<'a> {
         Self { layout, words: cpus.intersection(&layout.online).into_words() }
     }
 
-    /// The set itself.
-    pub(crate) fn into_cpus(self) -> CpuSet {
+    /// What was taken of the CPUs that this was made of.
+    pub(crate) fn taken_of(mut self, cpus: &CpuSet) -> CpuSet {
+        for ((free, all), online) in self.words.iter_mut().zip(cpus.words()).zip(self.layout.online.words()) {
+            *free = all & online & !*free;
+        }
         CpuSet::from_words(self.words).unwrap_or_default()
     }
 
