@@ -154,18 +154,15 @@ impl Rules {
 }
 
 fn size_is_exact(request: &Request, cpus: &CpuSet) -> Result<(), Lie> {
-    let (asked, given) = (request.count, cpus.len());
-    let lie = || (request.name.clone(), cpus.clone());
-    match usize::try_from(asked).unwrap_or(usize::MAX).cmp(&given) {
-        std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Greater => {
-            let (request, cpus) = lie();
-            Err(Lie::TooFew { request, asked, cpus })
-        }
-        std::cmp::Ordering::Less => {
-            let (request, cpus) = lie();
-            Err(Lie::TooMany { request, asked, cpus })
-        }
+    let asked = request.count;
+    let order = usize::try_from(asked).unwrap_or(usize::MAX).cmp(&cpus.len());
+    if order.is_eq() {
+        return Ok(());
+    }
+    let (request, cpus) = (request.name.clone(), cpus.clone());
+    match order.is_gt() {
+        true => Err(Lie::TooFew { request, asked, cpus }),
+        false => Err(Lie::TooMany { request, asked, cpus }),
     }
 }
 

@@ -14,8 +14,8 @@ const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Build a strategy written in Rust: the component file
 ///
-/// Runs `cargo rustc --release --lib --crate-type cdylib` in the project and writes NAME.wasm into its directory, under the strategy's own
-/// name, once this host has loaded it. The file's path goes to standard output.
+/// Runs `cargo rustc --release --lib --crate-type cdylib` in the project and writes NAME.wasm into its directory, under
+/// the strategy's own name, once this host has loaded it. The file's path goes to standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dracpu strategy build\n  \
