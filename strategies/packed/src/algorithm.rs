@@ -5,7 +5,7 @@
 //! full, and which answers of the original were faults; `tests/vectors` holds the expected answers.
 
 use crate::free::{Free, Order};
-use crate::layout::{Layout, Level, Unit, wide};
+use crate::layout::{Layout, Level, Unit, at, bits, wide};
 use dracpu_strategy_sdk::{CpuSet, ascending};
 
 /// What is taken when no larger unit fits.
@@ -95,12 +95,9 @@ impl Sums {
         };
         let new: Vec<u64> = self.words.iter().enumerate().map(|(at, known)| shifted(at) & !known).collect();
         let mut sums = Vec::new();
-        for (at, (word, mut new)) in self.words.iter_mut().zip(new).enumerate() {
+        for (position, (word, new)) in self.words.iter_mut().zip(new).enumerate() {
             *word |= new;
-            while new != 0 {
-                sums.extend(usize::try_from(new.trailing_zeros()).map(|bit| 64 * at + bit));
-                new &= new - 1;
-            }
+            sums.extend(bits(position, new).map(at));
         }
         sums.retain(|sum| *sum <= self.most);
         sums

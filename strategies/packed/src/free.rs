@@ -32,7 +32,7 @@ impl<'a> Free<'a> {
 
     /// The free CPUs of a part.
     fn bits(&self, part: &Part) -> u64 {
-        self.words.get(part.word).map_or(0, |word| word & part.mask)
+        part.of(&self.words)
     }
 
     /// Takes the CPUs of a mask from a word.

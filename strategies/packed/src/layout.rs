@@ -35,6 +35,13 @@ pub(crate) struct Part {
     pub(crate) mask: u64,
 }
 
+impl Part {
+    /// Those of its CPUs that are in a set of these words.
+    pub(crate) fn of(&self, words: &[u64]) -> u64 {
+        words.get(self.word).map_or(0, |word| word & self.mask)
+    }
+}
+
 /// Kinds of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -181,15 +188,10 @@ impl Layout {
 
     /// How many units of a level have a CPU in the set.
     pub(crate) fn touched(&self, cpus: &CpuSet, level: Level) -> usize {
-        let is_first = |cpu: &u32| {
-            let of_set = |part: &&Part| cpus.words().get(part.word).is_some_and(|word| word & part.mask != 0);
-            let first = self.unit_of(*cpu, level).and_then(|unit| self.parts(unit).iter().find(of_set));
-            first.is_some_and(|part| {
-                let bits = part.mask & cpus.words().get(part.word).copied().unwrap_or_default();
-                part.word == word(*cpu) && bits.trailing_zeros() == cpu % u64::BITS
-            })
-        };
-        cpus.iter().filter(is_first).count()
+        let lowest =
+            |unit| self.parts(unit).iter().find_map(|part| bits(part.word, part.of(cpus.words())).next());
+        let is_lowest = |cpu: &u32| self.unit_of(*cpu, level).and_then(lowest) == Some(*cpu);
+        cpus.iter().filter(is_lowest).count()
     }
 
     /// The installed CPUs of a unit, ascending.
@@ -211,7 +213,7 @@ impl Layout {
     }
 }
 
-/// The CPUs of a word of a set, ascending.
+/// The members of a word of a set, ascending.
 pub(crate) fn bits(word: usize, mut bits: u64) -> impl Iterator<Item = u32> {
     let base = u32::try_from(word).unwrap_or_default() * u64::BITS;
     std::iter::from_fn(move || {
@@ -322,7 +324,7 @@ impl Nesting {
     }
 }
 
-fn at(cpu: u32) -> usize {
+pub(crate) fn at(cpu: u32) -> usize {
     usize::try_from(cpu).unwrap_or(usize::MAX)
 }
 

@@ -10,22 +10,9 @@ pub fn ascending(keyed: Vec<(u64, usize)>) -> Vec<usize> {
 /// The same with their keys, in the memory of the list.
 #[must_use]
 pub fn sorted(mut keyed: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
-    if keyed.len() > SHORT {
-        keyed.sort_unstable();
-        return keyed;
-    }
-    for end in 1..keyed.len() {
-        let mut at = end;
-        while at > 0 && keyed.get(at - 1) > keyed.get(at) {
-            keyed.swap(at - 1, at);
-            at -= 1;
-        }
-    }
+    keyed.sort_unstable();
     keyed
 }
-
-/// Lists up to this length are sorted by insertion, the quickest way for them.
-const SHORT: usize = 20;
 
 /// Words with this between them.
 pub(crate) fn joined(words: &[String], between: &str) -> String {
@@ -46,7 +33,7 @@ mod tests {
         assert_eq!(ascending(vec![(3, 0), (1, 7), (u64::MAX, 2), (1, 3), (0, 9)]), [9, 3, 7, 0, 2]);
         assert_eq!(ascending(vec![(1, 4), (1, 5), (2, 0)]), [4, 5, 0]);
         assert_eq!(ascending(Vec::new()), [0; 0]);
-        for count in [SHORT, SHORT + 1, 1000] {
+        for count in [20, 21, 1000] {
             let keyed: Vec<(u64, usize)> = (0..count).map(|at| (at as u64 * 7919 % 31, at)).collect();
             let mut sorted = keyed.clone();
             sorted.sort_unstable();
