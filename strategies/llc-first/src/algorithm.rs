@@ -4,26 +4,39 @@
 //! Per request that is the optimum: the fewest caches are as many as the largest free counts that add up to
 //! the request. Over time, filling the tightest cache keeps others whole for large claims.
 
-use crate::layout::{Cell, Layout, Place, Places};
+use crate::layout::{Cell, Cores, Layout, Place, Places};
 use dracpu_strategy_sdk::{CpuSet, ascending};
 
 /// What may be chosen from.
 #[derive(Debug, Clone)]
-pub struct Free {
+pub struct Free<'a> {
     /// The CPUs.
     pub cpus: CpuSet,
-    /// Those of them on cores that are free with all their threads. A core with a thread that is reserved,
-    /// held or outside is not.
+    /// Those of them on cores that are free with all their threads.
     pub whole: CpuSet,
+    cores: Cores<'a>,
+    /// Threads of the widest core.
+    threads: usize,
 }
 
-impl Free {
-    /// Of these CPUs.
+impl<'a> Free<'a> {
+    /// Of these CPUs. A core with a thread that is reserved, held or outside is not whole.
     #[must_use]
-    pub fn of(places: &Places, cpus: CpuSet) -> Self {
-        let cores = places.whole_cores(cpus.iter());
-        let whole = cpus.iter().filter(|cpu| cores.core_of(*cpu).is_some()).collect();
-        Self { cpus, whole }
+    pub fn of(places: &'a Places, cpus: CpuSet) -> Self {
+        Self::on(places.all_threads(), cpus)
+    }
+
+    /// The same where a claim has cores to itself: what makes a core whole is then those of its threads that claims are
+    /// given at all. The others are kept idle, and are not free for anybody.
+    #[must_use]
+    pub fn among(places: &'a Places, given: &CpuSet, cpus: CpuSet) -> Self {
+        Self::on(places.threads_among(given), cpus)
+    }
+
+    fn on(cores: Cores<'a>, cpus: CpuSet) -> Self {
+        let whole_cores = cores.whole_in(cpus.iter());
+        let whole = cpus.iter().filter(|cpu| whole_cores.core_of(*cpu).is_some()).collect();
+        Self { whole, threads: cores.widest(&cpus), cpus, cores }
     }
 }
 
@@ -84,7 +97,13 @@ pub fn fewest(rooms: &[usize], count: usize) -> Option<usize> {
 
 /// Chooses `count` CPUs, at least one; none when fewer are free.
 #[must_use]
-pub fn choose(places: &Places, layout: &Layout, free: &Free, count: usize, held: &Held) -> Option<Choice> {
+pub fn choose(
+    places: &Places,
+    layout: &Layout,
+    free: &Free<'_>,
+    count: usize,
+    held: &Held,
+) -> Option<Choice> {
     let chooser = Chooser::new(places, layout, free, held);
     let all = chooser.parts(Scope::Group);
     let least = fewest(&frees(&all), count)?;
@@ -94,7 +113,7 @@ pub fn choose(places: &Places, layout: &Layout, free: &Free, count: usize, held:
     };
     let mut choice = Choice { cpus: CpuSet::new(), amounts: Vec::new() };
     let mut nodes = held.nodes.clone();
-    let chosen = cover(&parts, count, layout.threads, &nodes);
+    let chosen = cover(&parts, count, free.threads, &nodes);
     for ((part, amount), cpus) in chosen.iter().zip(chooser.cpus(scope, &chosen)) {
         let taken = chooser.inside(cpus, *amount, Level::NumaNodes, &nodes);
         for cpu in taken {
@@ -108,11 +127,10 @@ pub fn choose(places: &Places, layout: &Layout, free: &Free, count: usize, held:
 
 /// CPUs of the list (ascending): whole cores as far as they fit, then CPUs that are alone on their cores,
 /// then threads of a further core. What is left over shall be whole cores.
-#[must_use]
-pub fn by_cores(places: &Places, cpus: &[u32], count: usize) -> Vec<u32> {
-    let cores = places.whole_cores(cpus.iter().copied());
+fn by_cores(cores: &Cores<'_>, cpus: &[u32], count: usize) -> Vec<u32> {
     // By core: whether it is taken, once that is decided.
-    let mut decided: Vec<Option<bool>> = vec![None; places.cores()];
+    let mut decided: Vec<Option<bool>> = vec![None; cores.len()];
+    let cores = cores.whole_in(cpus.iter().copied());
     let mut opened = None;
     let mut rest = count;
     let mut taken = Vec::with_capacity(count);
@@ -217,7 +235,7 @@ enum Level {
 struct Chooser<'a> {
     places: &'a Places,
     layout: &'a Layout,
-    free: &'a Free,
+    free: &'a Free<'a>,
     held: &'a Held,
     /// By cell: how many CPUs are free, and how many of them on whole cores.
     counts: Vec<(usize, usize)>,
@@ -226,7 +244,7 @@ struct Chooser<'a> {
 }
 
 impl<'a> Chooser<'a> {
-    fn new(places: &'a Places, layout: &'a Layout, free: &'a Free, held: &'a Held) -> Self {
+    fn new(places: &'a Places, layout: &'a Layout, free: &'a Free<'a>, held: &'a Held) -> Self {
         let mut counts = vec![(0, 0); layout.cells.len()];
         for cpu in &free.cpus {
             if let Some((free_count, whole)) = layout.cell_of(cpu).and_then(|cell| counts.get_mut(cell)) {
@@ -272,7 +290,7 @@ impl<'a> Chooser<'a> {
             if fewest(&frees(&parts), count) != Some(least) {
                 return None;
             }
-            let chosen = cover(&parts, count, self.layout.threads, &self.held.nodes);
+            let chosen = cover(&parts, count, self.free.threads, &self.held.nodes);
             let left: usize = chosen.iter().map(|(part, amount)| part.free - amount).sum();
             Some((left, (scope, parts)))
         };
@@ -309,7 +327,7 @@ impl<'a> Chooser<'a> {
             Level::Clusters if self.places.has_clusters => {
                 (|place| place.cluster, self.places.clusters + 1, Level::Cores)
             }
-            Level::Clusters | Level::Cores => return by_cores(self.places, &cpus, amount),
+            Level::Clusters | Level::Cores => return by_cores(&self.free.cores, &cpus, amount),
         };
         let mut parts = Parts::new(positions);
         let mut lists: Vec<Vec<u32>> = Vec::new();
@@ -329,7 +347,7 @@ impl<'a> Chooser<'a> {
             return self.inside(cpus, amount, next, nodes);
         }
         let mut taken = Vec::with_capacity(amount);
-        for (part, amount) in cover(&parts.parts, amount, self.layout.threads, nodes) {
+        for (part, amount) in cover(&parts.parts, amount, self.free.threads, nodes) {
             let list = parts.known.get(part.position).copied().flatten().and_then(|at| lists.get_mut(at));
             taken.extend(self.inside(list.map(std::mem::take).unwrap_or_default(), amount, next, nodes));
         }

@@ -1,6 +1,7 @@
 //! Where CPUs lie, worked out once: by CPU id for the machine, and as domains for each group.
 
 use dracpu_strategy_sdk::{Cpu, CpuSet, Domain as Unit, Group, Machine};
+use std::borrow::Cow;
 
 /// Where the CPUs of the machine lie, by id.
 #[derive(Debug, Default)]
@@ -65,25 +66,57 @@ impl Places {
         cpus.iter().filter(|cpu| self.of_cpu(*cpu).is_some()).filter_map(|cpu| machine.cpu(cpu))
     }
 
-    /// Finds the cores that lie in the list with all their threads.
-    pub(crate) fn whole_cores(&self, cpus: impl Iterator<Item = u32>) -> WholeCores<'_> {
-        let mut missing = self.core_sizes.clone();
-        for place in cpus.filter_map(|cpu| self.of_cpu(cpu)) {
+    /// Cores, each with all its threads.
+    pub(crate) fn all_threads(&self) -> Cores<'_> {
+        Cores { places: self, sizes: Cow::Borrowed(&self.core_sizes) }
+    }
+
+    /// Cores, each with those of its threads that are among these.
+    pub(crate) fn threads_among(&self, cpus: &CpuSet) -> Cores<'_> {
+        let mut sizes = vec![0; self.core_sizes.len()];
+        for place in cpus.iter().filter_map(|cpu| self.of_cpu(cpu)) {
+            if let Some(size) = sizes.get_mut(place.core) {
+                *size += 1;
+            }
+        }
+        Cores { places: self, sizes: Cow::Owned(sizes) }
+    }
+}
+
+/// The cores of a machine, and how many threads make up each.
+#[derive(Debug, Clone)]
+pub(crate) struct Cores<'a> {
+    places: &'a Places,
+    sizes: Cow<'a, [usize]>,
+}
+
+impl Cores<'_> {
+    /// Finds those that lie in the list with all the threads that make them up.
+    pub(crate) fn whole_in(&self, cpus: impl Iterator<Item = u32>) -> WholeCores<'_> {
+        let mut missing = self.sizes.to_vec();
+        for place in cpus.filter_map(|cpu| self.places.of_cpu(cpu)) {
             if let Some(missing) = missing.get_mut(place.core) {
                 *missing = missing.saturating_sub(1);
             }
         }
-        WholeCores { places: self, missing }
+        WholeCores { cores: self, missing }
     }
 
-    pub(crate) fn cores(&self) -> usize {
-        self.core_sizes.len()
+    /// How many they are.
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The threads of the widest of those that these CPUs are on.
+    pub(crate) fn widest(&self, cpus: &CpuSet) -> usize {
+        let size = |cpu| self.sizes.get(self.places.of_cpu(cpu)?.core).copied();
+        cpus.iter().filter_map(size).max().unwrap_or(1)
     }
 }
 
-/// See [`Places::whole_cores`].
+/// See [`Cores::whole_in`].
 pub(crate) struct WholeCores<'a> {
-    places: &'a Places,
+    cores: &'a Cores<'a>,
     /// By core: threads that the list lacks.
     missing: Vec<usize>,
 }
@@ -91,9 +124,9 @@ pub(crate) struct WholeCores<'a> {
 impl WholeCores<'_> {
     /// Position and size of the CPU's core, when it is whole.
     pub(crate) fn core_of(&self, cpu: u32) -> Option<(usize, usize)> {
-        let core = self.places.of_cpu(cpu)?.core;
+        let core = self.cores.places.of_cpu(cpu)?.core;
         let is_whole = self.missing.get(core) == Some(&0);
-        is_whole.then(|| Some((core, *self.places.core_sizes.get(core)?))).flatten()
+        is_whole.then(|| Some((core, *self.cores.sizes.get(core)?))).flatten()
     }
 }
 
@@ -102,8 +135,6 @@ impl WholeCores<'_> {
 pub struct Layout {
     /// The sets of CPUs of which a claim shall touch as few as possible, by lowest CPU.
     pub domains: Vec<Domain>,
-    /// Threads of the widest core.
-    pub threads: usize,
     /// The domains' parts in NUMA nodes and sockets, by lowest CPU.
     pub(crate) cells: Vec<Cell>,
     cell_of: ByCpu,
@@ -132,8 +163,6 @@ impl Layout {
     /// The layout of a group of which these CPUs may be given out.
     #[must_use]
     pub fn of(machine: &Machine, places: &Places, group: &Group, usable: &CpuSet) -> Self {
-        let size = |cpu| places.core_sizes.get(places.of_cpu(cpu)?.core).copied();
-        let threads = group.cpus.iter().filter_map(size).max().unwrap_or(1);
         // A cache of its own for each core (as on POWER) tells nothing apart: look one level up.
         let mut level = Unit::CACHES;
         let (domains, domain_of) = loop {
@@ -159,7 +188,7 @@ impl Layout {
                 });
             cell_of.set(cpu, position);
         }
-        Self { domains, threads, cells, cell_of }
+        Self { domains, cells, cell_of }
     }
 
     /// Position of the CPU's cell; none for a CPU that is not usable.

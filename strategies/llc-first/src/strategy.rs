@@ -145,7 +145,10 @@ impl LlcFirst {
             if candidate.len() < asked {
                 continue;
             }
-            let free = Free::of(places, candidate);
+            let free = match self.terms.isolation(wishes) {
+                Isolate::None => Free::of(places, candidate),
+                Isolate::Core | Isolate::Cache => Free::among(places, &idle, candidate),
+            };
             if request.options.align == Align::Required
                 && fewest(&rooms(layout, &free.cpus), asked) > possible
             {

@@ -125,7 +125,7 @@ where
     Ok(())
 }
 
-/// Holds a strategy to its offers, on drawn machines of one group: as long as claims in multiples of the step
+/// Holds a strategy to its offers, on drawn machines of one group, even and uneven ones: as long as claims in multiples of the step
 /// stay within the capacity, each of them is served, however claims come and go. `claims` are their options,
 /// drawn from; with the node's own among them.
 ///
@@ -137,9 +137,9 @@ pub fn check_promises<S: Strategy>(
     claims: &[&str],
 ) -> Result<(), String> {
     let (mut machines, mut fitting) = (0, 0);
-    for seed in seeds {
+    let drawn = |seed| [MachineSpec::drawn(seed).ungrouped(), MachineSpec::drawn_even(seed)];
+    for (seed, machine) in seeds.flat_map(|seed| drawn(seed).map(|spec| (seed, spec.build()))) {
         machines += 1;
-        let machine = MachineSpec::drawn(seed).ungrouped().build();
         let Ok((strategy, offers)) = open::<S>(machine.clone(), node) else { continue };
         let Some(Offer { capacity, step, .. }) = offers.first().filter(|offer| offer.capacity >= offer.step)
         else {

@@ -112,6 +112,37 @@ impl MachineSpec {
         spec
     }
 
+    /// As servers are: cores that all have as many threads, numbered side by side or apart, and CPUs isolated thread by
+    /// thread, core by core, or anywhere. One group; the same seed, the same machine.
+    #[must_use]
+    pub fn drawn_even(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let (nodes, cores, threads) = (1 + draw.below(3), 1 + draw.below(6), 1 << draw.below(4));
+        let (per_cache, apart) = (1 + draw.below(4), draw.below(2) == 0);
+        let total = nodes * cores;
+        let row = |core: u32, thread: u32| CpuRow {
+            cpu: if apart { core + thread * total } else { core * threads + thread },
+            core_id: core % cores,
+            socket: (core / cores).into(),
+            numa: core / cores,
+            l3: Some(core / per_cache),
+        };
+        let rows = (0..total).flat_map(|core| (0..threads).map(move |thread| (core, thread)));
+        let mut isolated = CpuSet::new();
+        let how = draw.below(3);
+        for (core, thread) in rows.clone() {
+            let chosen = match how {
+                0 => thread + 1 == threads,
+                1 => core % 3 == 1,
+                _ => draw.below(4) == 0,
+            };
+            if chosen {
+                isolated.insert(row(core, thread).cpu);
+            }
+        }
+        Self::of_rows(rows.map(|(core, thread)| row(core, thread))).isolated(isolated).ungrouped()
+    }
+
     /// Takes CPUs offline.
     #[must_use]
     pub fn offline(mut self, cpus: &CpuSet) -> Self {
