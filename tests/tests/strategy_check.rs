@@ -123,6 +123,7 @@ fn every_wrong_answer_is_found() {
         ("no-such-node", "99"),
         ("trailing-words", "not canonical"),
         ("lies-by-option", "CPU"),
+        ("lies-in-a-branch", "CPU"),
         ("fiftieth-call", "CPU"),
         ("holes", ""),
         ("offers-too-much", "capacity"),
@@ -178,6 +179,21 @@ fn the_fiftieth_call_is_shown_with_forty_nine_before() {
     for violation in violations {
         assert_eq!(violation["before"].as_array().unwrap().len(), 49);
     }
+}
+
+#[test]
+fn what_breaks_no_rule_but_leaves_pods_waiting_is_said() {
+    for (guest, words) in [
+        ("blocks-uncounted", "refused a claim that its own offers have room for"),
+        ("offers-nothing", "offered no CPU of any device"),
+    ] {
+        let Checked { violations, summary, .. } = check(guest, &["--cases", "600"]);
+        assert_eq!(violations, [Value::Null; 0]);
+        let remarks = summary["remarks"].as_array().unwrap();
+        assert_eq!(remarks.len(), 1, "{guest}: {summary}");
+        assert!(remarks[0].as_str().unwrap().contains(words), "{guest}: {summary}");
+    }
+    assert_eq!(check("honest", &["--cases", "600"]).summary["remarks"], json!([]));
 }
 
 #[test]

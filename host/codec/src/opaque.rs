@@ -1,6 +1,7 @@
 //! The opaque parameters of a claim: `{"apiVersion":"v1alpha1","cpuConfig":{"cpuset":"2-5",…}}`.
 
 use super::claim::{AllocationResult, ConfigSource, OpaqueConfig};
+use crate::config::strategy_name;
 use crate::words::quoted;
 use dracpu_cpuset::CpuSet;
 use serde_json::{Map, Value};
@@ -198,7 +199,7 @@ fn cpu_config(value: &Value) -> Result<Settings, ConfigFault> {
     for (key, value) in object(value, "cpuConfig")? {
         match key.as_str() {
             "cpuset" => settings.cpuset = Some(cpuset(text(value, "cpuset")?)?),
-            "strategy" => settings.strategy = Some(text(value, "strategy")?.to_owned()),
+            "strategy" => settings.strategy = Some(strategy_name(text(value, "strategy")?.to_owned())),
             "options" => settings.options = object(value, "options")?.clone(),
             _ => return Err(unknown(key, "cpuConfig", "`cpuset`, `strategy` and `options`")),
         }
@@ -266,7 +267,7 @@ mod tests {
                 entry(Claim, &["r"], cpu(json!({"cpuset": "2-3", "options": {"a": 1}}))),
                 entry(Claim, &["s"], cpu(json!({"cpuset": "4"}))),
                 entry(Claim, &["elsewhere"], cpu(json!({"cpuset": "9"}))),
-                entry(Class, &[], cpu(json!({"options": {"a": 0, "b": 0}, "strategy": "packed"}))),
+                entry(Class, &[], cpu(json!({"options": {"a": 0, "b": 0}, "strategy": "cpumanager"}))),
             ],
             &["r/first", "s"],
         )
@@ -276,7 +277,8 @@ mod tests {
         assert_eq!(found[1].cpuset, Some("4".parse().unwrap()));
         assert_eq!(
             (json!(found[1].options), found[1].strategy.as_deref()),
-            (json!({"a": 0, "b": 0}), Some("packed"))
+            (json!({"a": 0, "b": 0}), Some("packed")),
+            "its other name"
         );
     }
 

@@ -49,6 +49,12 @@ fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
+/// A number of things.
+#[must_use]
+pub fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Mistakes in one sentence: the first of them, and how many more there are.
 #[must_use]
 pub fn listed(mistakes: &[String]) -> String {

@@ -19,7 +19,7 @@ use super::text::{aligned, short_digest};
 use super::{Failure, Output};
 use crate::config::Config;
 use crate::strategy::compiler::child;
-use crate::strategy::{Cache, Catalogue, Loaded};
+use crate::strategy::{Cache, Catalogue, LoadFault, Loaded};
 use std::process::ExitCode;
 
 /// List, inspect, question, try and write strategies: the components that decide which CPUs a claim gets
@@ -60,11 +60,11 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Loads a strategy by name, or else a file.
+/// Loads a strategy by name, or else a file. What is not there was misnamed; a file that is no strategy is a failure.
 fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
-    catalogue.load_any(what).map_err(|error| match error.is_of_host() {
-        true => Failure::Failed(error.into()),
-        false => Failure::Usage(error.into()),
+    catalogue.load_any(what).map_err(|error| match error.fault {
+        LoadFault::Unknown(_) | LoadFault::Read { .. } => Failure::Usage(error.into()),
+        _ => Failure::Failed(error.into()),
     })
 }
 
@@ -85,4 +85,18 @@ fn extended(mut answer: serde_json::Value, more: serde_json::Value) -> serde_jso
         answer.extend(more);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_loaded_is_told_apart_from_what_is_not_there() {
+        let load = |what: &str| super::load(&catalogue(&[]).unwrap(), what).unwrap_err();
+        assert!(matches!(load("./none.wasm"), Failure::Usage(_)));
+        assert!(matches!(load("nobody"), Failure::Usage(_)));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(load(file.path().to_str().unwrap()), Failure::Failed(_)));
+    }
 }

@@ -182,7 +182,7 @@ impl Allocation {
                 pcie_roots: &self.pcie_roots,
                 topology: &self.topology,
                 reserved: &self.reserved,
-                options: node_options(&self.selection, name),
+                options: self.selection.options_of(name),
             }),
             Some(Err(why)) => Err(PrepareError::NoStrategy(why.clone())),
             None => Err(PrepareError::NoStrategy(format!("strategy {name} is not among those of this node"))),
@@ -204,11 +204,6 @@ pub(super) struct Asking<'a> {
     pub(super) topology: &'a Arc<Topology>,
     pub(super) reserved: &'a CpuSet,
     pub(super) options: Map<String, Value>,
-}
-
-/// The node's options of a strategy: `strategyOptions` are the active one's.
-fn node_options(selection: &Selection, name: &str) -> Map<String, Value> {
-    if name == selection.allocator { selection.strategy_options.clone() } else { Map::new() }
 }
 
 /// Where strategies are opened: a machine and its groups.
@@ -233,7 +228,7 @@ impl Place {
         selection: &Selection,
         source: &dyn Strategies,
     ) -> Result<Box<dyn Decide>, String> {
-        let options = node_options(selection, name);
+        let options = selection.options_of(name);
         source.open(name, &self.topology, &self.reserved, &self.groups, &options)
     }
 
@@ -264,7 +259,8 @@ impl Place {
     }
 }
 
-/// The devices that a driver with this configuration publishes on this machine; nothing is started. Blocking.
+/// The devices that a driver with this configuration publishes on this machine; nothing is started. An allowed strategy
+/// that cannot be used is told in the log. Blocking.
 ///
 /// # Errors
 /// Why the driver would not start, or the active strategy cannot be used.
@@ -279,6 +275,11 @@ pub fn published(
     let active = opened.as_ref().and_then(|opened| opened.get(&config.selection.allocator));
     if let Some(Strategy { opened: Err(why), .. }) = active {
         return Err(why.clone());
+    }
+    for (name, strategy) in opened.iter().flatten() {
+        if let Err(why) = &strategy.opened {
+            tracing::warn!("claims that name the strategy {name} would be refused: {why}");
+        }
     }
     Ok(place.publish(config, &config.selection, &opened))
 }

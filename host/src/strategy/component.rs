@@ -93,6 +93,11 @@ pub(crate) struct Forbidden(pub(crate) String);
 
 /// Links a component to what the host gives: the log, and refusals.
 pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre<Guest>, ComponentFault> {
+    if let Some(other) = other_version(engine, component) {
+        return Err(ComponentFault::Interface(format!(
+            "it is built for {other}; build it with the SDK or the `wit/strategy.wit` of this release"
+        )));
+    }
     let mut linker = Linker::new(engine);
     let interface = |error: wasmtime::Error| ComponentFault::Interface(format!("{error:#}"));
     Strategy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest: &mut Guest| guest).map_err(interface)?;
@@ -110,6 +115,15 @@ pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre
         stub(&mut linker, engine, &name, &instance).map_err(interface)?;
     }
     linker.instantiate_pre(component).and_then(StrategyPre::new).map_err(interface)
+}
+
+/// An interface of the package that the component has in a version that is not compatible with this host's.
+fn other_version(engine: &Engine, component: &Component) -> Option<String> {
+    let mut names = imports(engine, component).map(|(name, _)| name).chain(exports(engine, component));
+    names.find(|name| {
+        let own = name.starts_with(OWN);
+        own && name.split_once('@').is_some_and(|(_, version)| !version.starts_with("0.1."))
+    })
 }
 
 /// Refuses what cannot be a component of the allowed size.

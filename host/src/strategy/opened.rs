@@ -83,19 +83,15 @@ impl Loaded {
         groups: &[Group],
         node_options: &Map<String, Value>,
     ) -> Result<Opened, StrategyError> {
-        let options = merged(&self.0.options, node_options);
-        let text = Value::Object(options.clone());
-        self.0
-            .schema
-            .check(&text, || "options of the node".to_owned())
-            .map_err(|error| self.refused(Fault::Options(error)))?;
+        let options = self.node_options(node_options)?;
+        let text = Value::Object(options.clone()).to_string();
         let (machine, rules) = convert::machine(topology, reserved, groups);
         let mut opened = Opened {
             loaded: self.clone(),
             machine,
             rules,
             options,
-            options_text: text.to_string(),
+            options_text: text,
             offers: Vec::new(),
             instance: None,
             answered: false,
@@ -106,6 +102,35 @@ impl Loaded {
         opened.last_fuel = instance.fuel_used();
         opened.instance = Some(instance);
         Ok(opened)
+    }
+
+    /// The options that it is opened with on a node: the node's over those of its entry in the configuration.
+    ///
+    /// # Errors
+    /// When they do not fit its schema.
+    pub fn node_options(
+        &self,
+        node_options: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, StrategyError> {
+        let options = Value::Object(merged(&self.0.options, node_options));
+        let checked = self.0.schema.check(&options, || "options of the node".to_owned());
+        checked.map_err(|error| self.refused(Fault::Options(error)))?;
+        match options {
+            Value::Object(options) => Ok(options),
+            _ => Ok(Map::new()),
+        }
+    }
+
+    /// What is odd about its options, though it can be used: a sentence each.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        self.0.schema.remarks(&self.0.description.options_schema)
+    }
+
+    /// Whether one of its options cannot have this value, whatever others have.
+    #[must_use]
+    pub fn is_misfit(&self, key: &str, value: &Value) -> bool {
+        self.0.schema.misfit(key, value).is_some()
     }
 
     fn refused(&self, fault: Fault) -> StrategyError {

@@ -151,9 +151,7 @@ impl<'de> Reader<'de> {
         while let Some(digit) = (first > 0).then(|| self.digit()).flatten() {
             number.power += i32::from(!number.append(digit));
         }
-        let mut is_whole = number.power == 0;
         if self.take(".") {
-            is_whole = false;
             let start = self.at;
             while let Some(digit) = self.digit() {
                 number.power -= i32::from(number.append(digit));
@@ -163,7 +161,6 @@ impl<'de> Reader<'de> {
             }
         }
         if self.take("e") || self.take("E") {
-            is_whole = false;
             let sign = if self.take("-") { -1 } else { 1 };
             _ = sign > 0 && self.take("+");
             let mut power: i32 = self.digit().ok_or_else(|| self.expected("a digit"))?.into();
@@ -172,11 +169,11 @@ impl<'de> Reader<'de> {
             }
             number.power = number.power.saturating_add(sign * power);
         }
-        let whole = match (is_whole, negative) {
-            (true, false) => Some(Token::Unsigned(number.digits)),
-            (true, true) => 0_i64.checked_sub_unsigned(number.digits).map(Token::Signed),
-            (false, _) => None,
-        };
+        // JSON Schema takes 2.0 and 2e1 for integers too.
+        let whole = number.whole().and_then(|whole| match negative {
+            false => Some(Token::Unsigned(whole)),
+            true => 0_i64.checked_sub_unsigned(whole).map(Token::Signed),
+        });
         let fraction = || {
             let value = number.value();
             value.is_finite().then_some(Token::Float(if negative { -value } else { value }))
@@ -275,6 +272,17 @@ impl Number {
         self.is_full |= more.is_none();
         self.digits = more.filter(|_| !self.is_full).unwrap_or(self.digits);
         !self.is_full
+    }
+
+    /// The number, if it has no fraction and is told exactly.
+    fn whole(&self) -> Option<u64> {
+        let scale = || 10_u64.checked_pow(self.power.unsigned_abs());
+        match self.power {
+            _ if self.digits == 0 => Some(0),
+            _ if self.is_full => None,
+            ..0 => scale().filter(|scale| self.digits % scale == 0).map(|scale| self.digits / scale),
+            0.. => self.digits.checked_mul(scale()?),
+        }
     }
 
     fn value(&self) -> f64 {

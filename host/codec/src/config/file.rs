@@ -213,7 +213,9 @@ impl Fields<'_> {
         let value = self.take(key)?;
         let count = value.as_u64().filter(|count| *count > 0);
         if count.is_none() {
-            self.mismatch(key, "a whole number above 0", &value);
+            let number = value.as_str().is_some_and(|text| text.parse::<u64>().is_ok());
+            let wanted = if number { "a whole number without quotes" } else { "a whole number above 0" };
+            self.mismatch(key, wanted, &value);
         }
         count
     }
@@ -303,8 +305,10 @@ impl Fields<'_> {
             }
             Some(_) => {}
         }
+        // One of another type is told as such.
+        let is_given = self.map.get("path").is_some_and(|path| !path.is_null() && path != "");
         let path = self.text("path").filter(|path| !path.is_empty()).map(PathBuf::from);
-        if path.is_none() && !name.as_deref().is_some_and(|name| values::BUILT_IN.contains(&name)) {
+        if !is_given && !name.as_deref().is_some_and(|name| values::BUILT_IN.contains(&name)) {
             self.problem("path", "is missing; give the component file (only built-in strategies need none)");
         }
         let digest = self.text("digest");

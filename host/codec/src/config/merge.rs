@@ -267,7 +267,7 @@ fn allowed(names: Vec<String>, problems: &mut Vec<String>) -> Vec<String> {
                 quoted(&name)
             ));
         }
-        let name = if name == values::PACKED_ALIAS { values::PACKED.to_owned() } else { name };
+        let name = values::strategy_name(name);
         if !allowed.contains(&name) {
             allowed.push(name);
         }

@@ -15,7 +15,7 @@ mod tests;
 pub use file::parse;
 pub use flags::ConfigFlags;
 pub use merge::Surroundings;
-pub use values::BUILT_IN;
+pub use values::{BUILT_IN, strategy_name};
 
 use crate::DRIVER_NAME;
 use crate::words::listed;
@@ -85,6 +85,12 @@ impl Selection {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let others = self.allowed_strategies.iter().filter(|name| **name != self.allocator);
         [&self.allocator].into_iter().chain(others).map(String::as_str)
+    }
+
+    /// The node's options of a strategy: `strategyOptions` are the active one's.
+    #[must_use]
+    pub fn options_of(&self, name: &str) -> Map<String, Value> {
+        if name == self.allocator { self.strategy_options.clone() } else { Map::new() }
     }
 }
 

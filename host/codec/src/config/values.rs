@@ -7,6 +7,12 @@ use std::time::Duration;
 pub(super) const PACKED: &str = "packed";
 /// What the Go driver calls it.
 pub(super) const PACKED_ALIAS: &str = "cpumanager";
+/// What a strategy that goes by this name calls itself.
+#[must_use]
+pub fn strategy_name(name: String) -> String {
+    if name == PACKED_ALIAS { PACKED.to_owned() } else { name }
+}
+
 /// The built-in strategy that takes the claim's own cpuset.
 pub(super) const EXTERNAL: &str = "external";
 /// The strategies that come with the daemon: they need no file.

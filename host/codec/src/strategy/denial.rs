@@ -60,7 +60,11 @@ pub fn denial(denial: answer::Denial, requests: usize) -> Result<Denial, Lie> {
 #[must_use]
 pub fn refusal(denial: answer::Denial) -> Denial {
     let request = denial.request.and_then(|index| usize::try_from(index).ok());
-    Denial { reason: denial.reason, request, message: plain(&denial.message) }
+    let message = match denial.message.trim() {
+        "" => "the strategy does not say why; ask its author".to_owned(),
+        message => plain(message),
+    };
+    Denial { reason: denial.reason, request, message }
 }
 
 #[cfg(test)]
@@ -73,6 +77,8 @@ mod tests {
             |request| answer::Denial { reason: Reason::NoFit, request, message: "no\u{7}".to_owned() };
         let refused = super::denial(denial(Some(0)), 1).unwrap();
         assert_eq!((refused.to_string().as_str(), refused.request), ("no\\u{7} (no-fit)", Some(0)));
+        let silent = answer::Denial { message: " ".to_owned(), ..denial(None) };
+        assert!(refusal(silent).to_string().starts_with("the strategy does not say why"));
         assert_eq!(super::denial(denial(Some(1)), 1), Err(Lie::NoSuchRequest { index: 1, requests: 1 }));
     }
 }

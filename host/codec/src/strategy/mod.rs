@@ -9,6 +9,7 @@ mod denial;
 pub mod description;
 mod offer;
 pub mod options;
+pub mod subschemas;
 pub mod verify;
 
 pub use denial::{Denial, Reason, denial, refusal};

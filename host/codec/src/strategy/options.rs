@@ -1,9 +1,10 @@
 //! A strategy's options: JSON objects, later ones over earlier ones key by key, checked against the
 //! strategy's own schema before it sees them.
 
+use super::subschemas::{properties, subschemas};
 use crate::words::{listed, plain, quoted, sentence};
 use jsonschema::error::ValidationErrorKind;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Options that do not fit the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +34,33 @@ impl Schema {
             .with_draft(jsonschema::Draft::Draft202012)
             .with_pattern_options(jsonschema::PatternOptions::regex())
             .build(schema)
-            .map_err(|error| error.to_string())?;
-        let properties = schema.get("properties").and_then(Value::as_object);
-        let keys = properties.map(|keys| keys.keys().cloned().collect()).unwrap_or_default();
+            .map_err(|error| not_a_schema(&error))?;
+        let keys = properties(schema, schema).into_iter().map(|property| property.key.to_owned()).collect();
         Ok(Self { validator, keys })
+    }
+
+    /// What is odd about the schema, though options can be held against it: a sentence each.
+    #[must_use]
+    pub fn remarks(&self, schema: &Value) -> Vec<String> {
+        let empty = self.check(&json!({}), || "a node that sets no options cannot open it".to_owned());
+        let empty = empty.err().map(|error| sentence(&error.to_string()).into_owned());
+        let keys = properties(schema, schema).into_iter();
+        let defaults = keys.flat_map(|property| {
+            let all = property.schemas.into_iter().flat_map(|of_key| subschemas(schema, of_key));
+            let defaults = all.filter_map(|sub| sub.schema.get("default"));
+            defaults.filter_map(move |default| self.misfit(property.key, default))
+        });
+        let defaults = defaults.map(|why| format!("the default of an option is none of its values: {why}"));
+        empty.into_iter().chain(defaults).collect()
+    }
+
+    /// Why this option cannot have this value, whatever others have.
+    #[must_use]
+    pub fn misfit(&self, key: &str, value: &Value) -> Option<String> {
+        let options = json!({ key: value });
+        let at_key = |error: &jsonschema::ValidationError<'_>| !error.instance_path().as_str().is_empty();
+        let error = self.validator.iter_errors(&options).find(at_key)?;
+        Some(self.mistake(&error))
     }
 
     /// Holds options against the schema; `whose` they are is said of mistakes.
@@ -86,9 +110,26 @@ impl Schema {
         let error = sentence(&error);
         match key.is_empty() {
             false => format!("option `{}`: {error}", quoted(key)),
-            true if self.keys.is_empty() => format!("{error}; this strategy has no options"),
+            true if self.keys.is_empty() => error.into_owned(),
             true => format!("{error}; {}", self.has()),
         }
+    }
+}
+
+/// Where in the schema is what; without the whole of it, which some words of the validator quote.
+fn not_a_schema(error: &jsonschema::ValidationError<'_>) -> String {
+    let place = error.instance_path().to_string();
+    let value = error.instance().to_string();
+    let words = error.to_string().replace(&value, &quoted(&value));
+    let hint = match error.kind() {
+        ValidationErrorKind::Format { .. } if place.ends_with("/pattern") => {
+            "; patterns have no look-around and no back-references here, so that they match in linear time"
+        }
+        _ => "",
+    };
+    match place.is_empty() {
+        true => format!("{}{hint}", sentence(&words)),
+        false => format!("{place}: {}{hint}", sentence(&words)),
     }
 }
 
@@ -160,6 +201,50 @@ mod tests {
         let map = |value: Value| value.as_object().unwrap().clone();
         let merged = merged(&map(json!({ "a": 1, "b": { "c": 1 } })), &map(json!({ "b": { "d": 2 } })));
         assert_eq!(merged, map(json!({ "a": 1, "b": { "d": 2 } })));
+    }
+
+    #[test]
+    fn what_is_odd_about_a_schema_is_said() {
+        let remarks = |schema: Value| Schema::compile(&schema).unwrap().remarks(&schema);
+        assert_eq!(remarks(json!({ "properties": { "n": { "type": "integer", "default": 2 } } })), [""; 0]);
+        let bad = remarks(json!({
+            "$defs": { "n": { "type": "integer", "default": "two" } },
+            "properties": { "n": { "$ref": "#/$defs/n" }, "m": { "minimum": 3, "default": 2 } },
+            "required": ["m"],
+        }));
+        assert_eq!(
+            bad,
+            [
+                "a node that sets no options cannot open it: \"m\" is a required property; this strategy has the options n, m",
+                "the default of an option is none of its values: option `n`: \"two\" is not of type \"integer\"",
+                "the default of an option is none of its values: option `m`: 2 is less than the minimum of 3",
+            ]
+        );
+        assert_eq!(
+            remarks(json!({ "type": "array" })),
+            ["a node that sets no options cannot open it: {} is not of type \"array\""]
+        );
+        assert_eq!(remarks(json!(false)).len(), 1);
+    }
+
+    #[test]
+    fn faults_of_a_schema_are_told_with_their_place() {
+        let fault = |schema: Value| Schema::compile(&schema).unwrap_err();
+        let said = fault(json!({ "properties": { "x": { "minLength": -1 } } }));
+        assert_eq!(said, "/properties/x/minLength: -1 is less than the minimum of 0");
+        let said = fault(json!({ "properties": { "x": { "pattern": "(?=a)b" } } }));
+        assert!(said.starts_with("/properties/x/pattern: ") && said.contains("look-around"), "{said}");
+    }
+
+    #[test]
+    fn options_of_branches_are_known() {
+        let schema = json!({ "oneOf": [
+            { "properties": { "a": { "const": 1 } }, "required": ["a"], "additionalProperties": false },
+            { "properties": { "b": { "const": 1 } }, "required": ["b"], "additionalProperties": false },
+        ] });
+        let error = Schema::compile(&schema).unwrap().check(&json!({ "c": 1 }), || "request r".to_owned());
+        let error = error.unwrap_err().to_string();
+        assert!(error.ends_with("this strategy has the options a, b"), "{error}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ struct Row {
 
 fn measure(loaded: &Loaded, machine: &Machine) -> Result<Row, Failure> {
     let mut row = Row { machine: machine.name.clone(), cpus: machine.topology.cpus.len(), ..Row::default() };
-    let mut cases = Cases::new(loaded.description(), 1);
+    let mut cases = Cases::new(loaded, 1);
     for setting in cases::settings(machine) {
         let Some(mut opened) = open(loaded, &setting, &mut row)? else { continue };
         for question in cases.questions(&setting, QUESTIONS) {

@@ -1,7 +1,7 @@
 //! The component of a strategy's crate: a core module by cargo, and the component around it.
 
 use super::{Failure, catalogue};
-use crate::strategy::Loaded;
+use crate::strategy::{LoadFault, Loaded};
 use anyhow::{Context as _, anyhow};
 use dracpu_built_in::{NotAStrategy, component_around};
 use serde::Deserialize;
@@ -40,6 +40,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         .with_context(|| format!("cannot write {}", path.display()))
         .map_err(Failure::Failed)?;
     eprintln!("{}: {} bytes", loaded.identity(), component.len());
+    loaded.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     crate::cli::print(&format!("{}\n", path.display()))
 }
 
@@ -119,9 +120,16 @@ fn loaded(component: &[u8]) -> Result<Loaded, Failure> {
     };
     let file = write().context("cannot write a temporary file").map_err(Failure::Failed)?;
     let path = file.path().display().to_string();
-    catalogue(&[])?
-        .load_any(&path)
-        .map_err(|error| Failure::Failed(anyhow!("what was built is no strategy: {}", error.fault)))
+    catalogue(&[])?.load_any(&path).map_err(|error| {
+        // The file's name says nothing here, and its author is reading.
+        let why = match error.fault {
+            LoadFault::Component { fault, .. } => fault.to_string(),
+            LoadFault::Description { fault, .. } => fault.to_string(),
+            LoadFault::Describe { error, .. } => format!("it cannot describe itself: {error}"),
+            fault => fault.to_string(),
+        };
+        Failure::Failed(anyhow!("what was built is no strategy that this host can run: {why}"))
+    })
 }
 
 #[cfg(test)]

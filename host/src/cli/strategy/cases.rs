@@ -4,7 +4,8 @@
 use super::question::{Held, Question, Wanted};
 use crate::config::{DeviceMode, GroupBy};
 use crate::device::{self, Group};
-use crate::strategy::{Description, ExplicitCpuset};
+use crate::strategy::{Description, ExplicitCpuset, Loaded};
+use dracpu_codec::strategy::subschemas::{Property, properties, subschemas};
 use dracpu_cpuset::{CpuSet, Draw};
 use dracpu_topology::machine::{self, Machine};
 use dracpu_topology::{examples, random_name};
@@ -48,14 +49,22 @@ pub(super) struct Cases<'a> {
     description: &'a Description,
     options: Vec<Tried>,
     draw: Draw,
+    /// How many questions were drawn: sizes go on from one setting to the next.
+    drawn: usize,
 }
 
 /// So many sizes are asked in turn, beside those that are drawn.
 const SIZES_IN_TURN: usize = 32;
 
 impl<'a> Cases<'a> {
-    pub(super) fn new(description: &'a Description, seed: u64) -> Self {
-        Self { description, options: option_values(&description.options_schema), draw: Draw::of(seed) }
+    pub(super) fn new(loaded: &'a Loaded, seed: u64) -> Self {
+        let description = loaded.description();
+        let mut options = option_values(&description.options_schema);
+        for tried in &mut options {
+            tried.values.retain(|value| !loaded.is_misfit(&tried.key, value));
+        }
+        options.retain(|tried| !tried.values.is_empty());
+        Self { description, options, draw: Draw::of(seed), drawn: 0 }
     }
 
     /// The source of all this.
@@ -84,10 +93,12 @@ impl<'a> Cases<'a> {
 
     /// Questions about one setting.
     pub(super) fn questions(&mut self, setting: &Setting, count: usize) -> Vec<Question> {
-        (0..count).map(|nth| self.question(setting, nth)).collect()
+        (0..count).map(|_| self.question(setting)).collect()
     }
 
-    fn question(&mut self, setting: &Setting, nth: usize) -> Question {
+    fn question(&mut self, setting: &Setting) -> Question {
+        let nth = self.drawn;
+        self.drawn += 1;
         let machine = &setting.machine;
         let usable = machine.topology.online().difference(&machine.reserved);
         let free = self.free(machine, &usable);
@@ -182,7 +193,9 @@ impl<'a> Cases<'a> {
             name: if self.draw.one_in(8) { "r".to_owned() } else { format!("r{position}") },
             count,
             group: Some(device),
-            cpuset: named.then(|| self.cpuset(&candidates, count).to_string()),
+            cpuset: named.then(|| {
+                self.cpuset(if candidates.is_empty() { &cpus } else { &candidates }, count).to_string()
+            }),
             pcie_roots,
             ..Wanted::default()
         }
@@ -206,22 +219,62 @@ fn index(draw: &mut Draw, length: usize) -> usize {
     usize::try_from(draw.below(u32::try_from(length).unwrap_or(u32::MAX))).unwrap_or_default()
 }
 
-/// What a schema says that its options may be: booleans, enumerations, constants, bounds, and values that it
-/// shows.
+/// What a schema says that its options may be: see [`values_of`].
 fn option_values(schema: &Value) -> Vec<Tried> {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    let required = schema.get("required").and_then(Value::as_array);
-    let tried = |(key, schema): (&String, &Value)| {
+    let tried = |property: Property<'_>| Tried {
+        values: values_of(schema, &property.schemas, 0),
+        key: property.key.to_owned(),
+        required: property.required,
+    };
+    properties(schema, schema).into_iter().map(tried).filter(|tried| !tried.values.is_empty()).collect()
+}
+
+/// Objects and lists in each other that are tried.
+const DEEPEST: u32 = 3;
+/// Values of what is inside another one.
+const MOST_INSIDE: usize = 4;
+
+/// What a schema says that a value may be: booleans, enumerations, constants, bounds, and values that it shows; objects
+/// with one of their keys or all that they must have, and lists of one item. Also behind references, and in branches.
+fn values_of(document: &Value, schemas: &[&Value], depth: u32) -> Vec<Value> {
+    let mut values: Vec<Value> = Vec::new();
+    for schema in schemas.iter().flat_map(|schema| subschemas(document, schema)).map(|sub| sub.schema) {
         let lists = ["enum", "examples"].iter().filter_map(|list| schema.get(list)?.as_array());
         let single = ["const", "default", "minimum", "maximum"].iter().filter_map(|one| schema.get(one));
-        let mut values: Vec<Value> = lists.flatten().chain(single).cloned().collect();
-        if schema.get("type").and_then(Value::as_str) == Some("boolean") {
+        values.extend(lists.flatten().chain(single).cloned());
+        if schema.get("type").is_some_and(|of| of == "boolean") {
             values.extend([json!(true), json!(false)]);
         }
-        let required = required.is_some_and(|required| required.iter().any(|name| name == key));
-        Tried { key: key.clone(), values, required }
+        if let Some(items) = schema.get("items").filter(|_| depth < DEEPEST) {
+            let items = values_of(document, &[items], depth + 1).into_iter().take(MOST_INSIDE);
+            values.extend(items.map(|item| json!([item])));
+        }
+    }
+    if depth < DEEPEST {
+        schemas.iter().for_each(|schema| values.extend(objects(document, schema, depth)));
+    }
+    values
+}
+
+/// Objects with each of the keys and those that must be there.
+fn objects(document: &Value, schema: &Value, depth: u32) -> Vec<Value> {
+    let keys: Vec<(String, Vec<Value>, bool)> = properties(document, schema)
+        .into_iter()
+        .map(|it| (it.key.to_owned(), values_of(document, &it.schemas, depth + 1), it.required))
+        .collect();
+    let needed = keys.iter().filter(|(_, _, required)| *required);
+    let needed: Map<String, Value> =
+        needed.filter_map(|(key, values, _)| Some((key.clone(), values.first()?.clone()))).collect();
+    let object = |(key, values, _): (String, Vec<Value>, bool)| {
+        let needed = &needed;
+        let object = move |value| {
+            let mut object = needed.clone();
+            object.insert(key.clone(), value);
+            Value::Object(object)
+        };
+        values.into_iter().take(MOST_INSIDE).map(object).collect::<Vec<_>>()
     };
-    properties.into_iter().flatten().map(tried).filter(|tried| !tried.values.is_empty()).collect()
+    keys.into_iter().flat_map(object).collect()
 }
 
 #[cfg(test)]
@@ -234,7 +287,7 @@ mod tests {
         let catalogue = Catalogue::new(&[]).unwrap();
         for strategy in ["packed", "external"] {
             let loaded = catalogue.load(strategy).unwrap();
-            let mut cases = Cases::new(loaded.description(), 3);
+            let mut cases = Cases::new(&loaded, 3);
             for number in 0..30 {
                 let machine = machine::example(&random_name(number)).unwrap();
                 for setting in settings(&machine) {
@@ -253,7 +306,7 @@ mod tests {
         let catalogue = Catalogue::new(&[]).unwrap();
         let loaded = catalogue.load("packed").unwrap();
         let asked = |seed| {
-            let mut cases = Cases::new(loaded.description(), seed);
+            let mut cases = Cases::new(&loaded, seed);
             let machine = cases.machine().unwrap();
             let setting = settings(&machine).next().unwrap();
             format!("{:?}", cases.questions(&setting, 20))
@@ -274,5 +327,37 @@ mod tests {
         let tried: Vec<_> = tried.iter().map(|it| (it.key.as_str(), it.values.len(), it.required)).collect();
         assert_eq!(tried, [("whole", 2, false), ("isolated", 3, false), ("least", 1, true)]);
         assert_eq!(option_values(&json!(true)), []);
+    }
+
+    #[test]
+    fn options_behind_references_in_branches_and_inside_others_are_tried() {
+        let schema = json!({
+            "$defs": { "mode": { "enum": ["less", "more"] }, "tree": { "properties": { "next": { "$ref": "#/$defs/tree" } } } },
+            "properties": {
+                "mode": { "$ref": "#/$defs/mode" },
+                "near": {
+                    "type": "object",
+                    "properties": { "level": { "type": "boolean" }, "name": { "const": "x" } },
+                    "required": ["name"],
+                },
+                "list": { "type": "array", "items": { "enum": [1, 2] } },
+                "tree": { "$ref": "#/$defs/tree" },
+            },
+            "oneOf": [{ "properties": { "mode": { "const": "both" } } }, { "properties": { "other": { "const": 1 } } }],
+        });
+        let tried: Vec<_> = option_values(&schema).into_iter().map(|it| (it.key, json!(it.values))).collect();
+        let of = |key: &str, values: Value| (key.to_owned(), values);
+        assert_eq!(
+            tried,
+            [
+                of("mode", json!(["less", "more", "both"])),
+                of(
+                    "near",
+                    json!([{ "level": true, "name": "x" }, { "level": false, "name": "x" }, { "name": "x" }])
+                ),
+                of("list", json!([[1], [2]])),
+                of("other", json!([1])),
+            ]
+        );
     }
 }

@@ -8,9 +8,10 @@ use self::trial::{Trial, Violation};
 use super::cases::{self, Cases};
 use super::machines::Machines;
 use super::{Failure, Output, catalogue_of};
-use crate::config::Config;
 use crate::config::flags::ConfigFlags;
-use crate::strategy::{LoadError, LoadFault, Loaded};
+use crate::config::{Config, GroupBy};
+use crate::strategy::Loaded;
+use crate::words::counted;
 use dracpu_topology::machine::Machine;
 use serde_json::json;
 use std::process::ExitCode;
@@ -21,7 +22,8 @@ use std::process::ExitCode;
 /// ones, each in every grouping, idle and partly held, with the options of its schema. Every answer must keep the
 /// rules of the interface, and an instance that has answered others must answer as a fresh one does. Each
 /// violation is a line on standard output that `dracpu strategy decide` asks again as it is. The summary goes to
-/// standard error. Exits with 1 when a rule is broken.
+/// standard error, with what breaks no rule but may not be meant: a machine that it refuses, a claim that it refuses
+/// though it offers as much. Exits with 1 when a rule is broken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dracpu strategy check ./mine.wasm\n  \
@@ -49,8 +51,11 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Questions about one machine in one grouping, with one set of node options.
+/// Questions about one machine in one grouping, with one set of node options: at most so many.
 const BATCH: usize = 60;
+/// Where questions are few, only the first machine is asked so many in one grouping, to see what an instance keeps; the
+/// rest are spread over so many machines in their groupings.
+const SETTINGS: usize = 60;
 
 /// A strategy that breaks rules breaks them again and again.
 const MOST_VIOLATIONS: usize = 20;
@@ -58,7 +63,7 @@ const MOST_VIOLATIONS: usize = 20;
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let machines = given(args.machines.as_deref(), &config)?;
-    let loaded = catalogue_of(&config)?.load_any(&args.what).map_err(not_loaded)?;
+    let loaded = super::load(&catalogue_of(&config)?, &args.what)?;
     let mut trial = Trial::new(loaded.clone());
     let mut broken = 0;
     let stopped = ask(&mut trial, machines, args, |violation| {
@@ -81,6 +86,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         "denied": trial.counts.denied,
         "violations": broken,
         "stopped": stopped,
+        "remarks": trial.remarks(),
     });
     match args.output {
         Output::Json => eprintln!("{summary}"),
@@ -104,14 +110,6 @@ fn given(many: Option<&str>, config: &Config) -> Result<Vec<Machine>, Failure> {
     }
 }
 
-/// A file that is not there was misnamed; one that is no strategy has failed the check.
-fn not_loaded(error: LoadError) -> Failure {
-    match error.fault {
-        LoadFault::Unknown(_) | LoadFault::Read { .. } => Failure::Usage(error.into()),
-        _ => Failure::Failed(error.into()),
-    }
-}
-
 /// Asks as many questions as wanted, in batches; says whether it stopped before, because `found` had enough.
 fn ask(
     trial: &mut Trial,
@@ -120,8 +118,11 @@ fn ask(
     mut found: impl FnMut(&Violation) -> Result<bool, Failure>,
 ) -> Result<bool, Failure> {
     let loaded = trial.loaded().clone();
-    let mut cases = Cases::new(loaded.description(), args.seed);
+    let mut cases = Cases::new(&loaded, args.seed);
     let mut left = usize::try_from(args.cases).unwrap_or(usize::MAX);
+    let mut batch = BATCH;
+    let settings = if given.is_empty() { SETTINGS } else { given.len() * GroupBy::ALL.len() };
+    let spread = left.div_ceil(settings).min(BATCH);
     let mut shipped = cases::shipped();
     for turn in 0.. {
         // Given machines again and again; else shipped and drawn ones by turns.
@@ -133,8 +134,9 @@ fn ask(
         trial.counts.machines += usize::from(given.is_empty() || turn < given.len());
         for setting in cases::settings(&machine) {
             let node_options = cases.options();
-            let questions = cases.questions(&setting, left.min(BATCH));
+            let questions = cases.questions(&setting, left.min(batch));
             left -= questions.len();
+            batch = spread;
             for violation in trial.batch(&setting, node_options, &questions, cases.draw())? {
                 if !found(&violation)? {
                     return Ok(true);
@@ -151,20 +153,19 @@ fn ask(
 fn text(loaded: &Loaded, trial: &Trial, args: &Args, broken: usize, stopped: bool) -> String {
     let counts = &trial.counts;
     let mut text = format!(
-        "{}: {} questions on {} machines in {} settings, each asked of a fresh and of a used instance: {} granted, {} \
-         denied\n",
+        "{}: {} on {} in {}, each asked of a fresh and of a used instance: {} granted, {} denied\n",
         loaded.identity(),
-        counts.questions,
-        counts.machines,
-        counts.settings,
+        counted(counts.questions, "question"),
+        counted(counts.machines, "machine"),
+        counted(counts.settings, "setting"),
         counts.granted,
         counts.denied,
     );
-    if counts.refused_settings > 0 {
-        text += &format!("it refused to be opened in {} more settings\n", counts.refused_settings);
-    }
     if counts.granted == 0 {
         text += "it never granted anything, so that little was tried: is it meant to refuse all of this?\n";
+    }
+    for remark in trial.remarks() {
+        text += &format!("note: {remark}\n");
     }
     if broken == 0 {
         return text + "no rule was broken\n";
@@ -172,7 +173,8 @@ fn text(loaded: &Loaded, trial: &Trial, args: &Args, broken: usize, stopped: boo
     let config = args.config.config.as_ref().map(|file| format!(" --config={}", file.display()));
     let machines = args.machines.as_ref().map(|machines| format!(" --machines {machines}"));
     let same = format!("{}{}", config.unwrap_or_default(), machines.unwrap_or_default());
-    text += &format!("{broken} violations{}\n", if stopped { ", and stopped there" } else { "" });
+    text +=
+        &format!("{}{}\n", counted(broken, "violation"), if stopped { ", and stopped there" } else { "" });
     text + &format!(
         "to ask the questions again, as they were printed:\n  \
          dracpu strategy check {what}{same} --cases {} --seed {} 2>/dev/null |\n    \
@@ -218,11 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_loaded_is_told_apart_from_what_is_not_there() {
-        let load = |what: &str| not_loaded(super::super::catalogue(&[]).unwrap().load_any(what).unwrap_err());
-        assert!(matches!(load("./none.wasm"), Failure::Usage(_)));
-        assert!(matches!(load("nobody"), Failure::Usage(_)));
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(load(file.path().to_str().unwrap()), Failure::Failed(_)));
+    fn few_questions_are_of_many_machines() {
+        let mut trial = Trial::new(super::super::catalogue(&[]).unwrap().load("packed").unwrap());
+        ask(&mut trial, Vec::new(), &args(300), |violation| panic!("{}", violation.line(1))).unwrap();
+        assert_eq!(trial.counts.questions, 300);
+        assert!(trial.counts.machines >= 10, "{:?}", trial.counts);
     }
 }

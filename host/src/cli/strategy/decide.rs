@@ -63,8 +63,7 @@ fn node_options(args: &Args, config: &Config) -> anyhow::Result<Map<String, Valu
     match &args.options {
         Some(text) => serde_json::from_str(text)
             .with_context(|| format!("--options {}: not a JSON object", quoted(text))),
-        None if config.selection.allocator == args.strategy => Ok(config.selection.strategy_options.clone()),
-        None => Ok(Map::new()),
+        None => Ok(config.selection.options_of(&args.strategy)),
     }
 }
 

@@ -64,7 +64,7 @@ fn json(inspected: &Inspection) -> Value {
         },
         "publishes": description.publishes,
         "needs": description.needs,
-        "problems": [],
+        "problems": loaded.remarks(),
         "optionsSchema": description.options_schema,
     });
     extended(answer, more)

@@ -1,14 +1,14 @@
 use super::{Failure, Output, aligned, catalogue_of, extended, short_digest};
 use crate::config::Selection;
 use crate::config::flags::ConfigFlags;
-use crate::strategy::{Catalogue, LoadError, Loaded, Source};
+use crate::strategy::{Catalogue, Loaded, Source};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// List the strategies that are built in and configured
 ///
-/// Loads each as the daemon does. The active one (`allocator` of the configuration) is marked with `*`, those that claims
-/// may name (`allowedStrategies`) with `+`. Exits with 1 when one cannot be loaded.
+/// Loads each as the daemon does, and checks its options. The active one (`allocator` of the configuration) is marked
+/// with `*`, those that claims may name (`allowedStrategies`) with `+`. Exits with 1 when one cannot be used.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     dracpu strategy list\n  \
@@ -28,7 +28,7 @@ struct Row<'a> {
     source: Option<Source>,
     active: bool,
     allowed: bool,
-    loaded: Result<Loaded, LoadError>,
+    loaded: Result<Loaded, String>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -52,11 +52,18 @@ fn rows<'a>(catalogue: &'a Catalogue, selection: &'a Selection) -> Vec<Row<'a>> 
         source,
         active: name == selection.allocator,
         allowed: selection.names().any(|allowed| allowed == name),
-        loaded: catalogue.load(name),
+        loaded: usable(catalogue, selection, name),
     };
     let missing = selection.names().filter(|name| catalogue.list().all(|(known, _)| known != *name));
     let known = catalogue.list().map(|(name, source)| row(name, Some(source)));
     known.chain(missing.map(|name| row(name, None))).collect()
+}
+
+/// A strategy whose options of the configuration are such as it has.
+fn usable(catalogue: &Catalogue, selection: &Selection, name: &str) -> Result<Loaded, String> {
+    let loaded = catalogue.load(name).map_err(|error| error.to_string())?;
+    let options = loaded.node_options(&selection.options_of(name));
+    options.map(|_| loaded).map_err(|error| error.to_string())
 }
 
 fn json(row: &Row<'_>) -> Value {
@@ -67,7 +74,7 @@ fn json(row: &Row<'_>) -> Value {
             let description = loaded.description();
             json!({ "version": description.version, "digest": loaded.digest(), "summary": description.summary })
         }
-        Err(error) => json!({ "error": error.to_string() }),
+        Err(error) => json!({ "error": error }),
     };
     extended(answer, more)
 }
@@ -97,6 +104,20 @@ fn text(rows: &[Row<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_that_a_strategy_does_not_have_make_it_unusable() {
+        let catalogue = Catalogue::new(&[]).unwrap();
+        let selection = Selection {
+            allocator: "llc-first".to_owned(),
+            strategies: Vec::new(),
+            strategy_options: serde_json::Map::from_iter([("full-pcpus-only".to_owned(), json!(true))]),
+            allowed_strategies: vec!["packed".to_owned()],
+        };
+        let said = usable(&catalogue, &selection, "llc-first").unwrap_err();
+        assert!(said.contains("options of the node: `full-pcpus-only` (set to true) is no option"), "{said}");
+        assert!(usable(&catalogue, &selection, "packed").is_ok(), "they are the active one's");
+    }
 
     #[test]
     fn the_active_strategy_is_marked_and_a_damaged_one_is_said() {

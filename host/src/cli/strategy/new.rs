@@ -2,6 +2,7 @@
 //! build as they are.
 
 use super::Failure;
+use crate::config::strategy_name;
 use crate::strategy::is_dns_label;
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow};
@@ -91,6 +92,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Language::Rust => {
             let checkout = checkout(args.sdk.as_deref()).map_err(Failure::Usage)?;
             let (sdk, more) = of_checkout(&checkout).map_err(Failure::Failed)?;
+            check_crate_name(name, &more).map_err(Failure::Usage)?;
             (RUST, sdk, more)
         }
         _ if args.sdk.is_some() => {
@@ -136,8 +138,25 @@ fn check_name(name: &str) -> anyhow::Result<()> {
             quoted(name)
         ));
     }
+    if strategy_name(name.to_owned()) != name {
+        return Err(anyhow!("{name} is another word for packed in configurations: choose another name"));
+    }
     if Path::new(name).symlink_metadata().is_ok() {
         return Err(anyhow!("{name} is there already: choose another name, or remove it"));
+    }
+    Ok(())
+}
+
+/// Refuses what no crate can be called that is built with those of the lock file. Crates of Rust's own come first where a
+/// test links its package by name.
+fn check_crate_name(name: &str, taken_over: &[Text]) -> anyhow::Result<()> {
+    if name.starts_with(|first: char| first.is_ascii_digit()) {
+        return Err(anyhow!("{name}: a crate's name cannot begin with a digit; choose another name"));
+    }
+    let line = format!("name = \"{name}\"");
+    let is_locked = taken_over.iter().any(|(_, text)| text.lines().any(|known| known == line));
+    if is_locked || ["alloc", "core", "proc-macro", "std", "test"].contains(&name) {
+        return Err(anyhow!("{name} is a crate that the project is built with; choose another name"));
     }
     Ok(())
 }
@@ -232,6 +251,11 @@ mod tests {
         let named = |name: &str| check_name(name).unwrap_err().to_string();
         assert!(named("My_Strategy").contains("is no name for a strategy"));
         assert!(named("src").contains("src is there already"));
+        assert!(named("cpumanager").contains("another word for packed"));
+        let (_, taken_over) = of_checkout(Path::new(ROOT)).unwrap();
+        for name in ["1abc", "serde", "dracpu-strategy-sdk", "packed-again", "std"] {
+            assert_eq!(check_crate_name(name, &taken_over).is_err(), name != "packed-again", "{name}");
+        }
         let said = |sdk: &str| checkout(Some(Path::new(sdk))).unwrap_err().to_string();
         assert!(said("/proc").contains("there is no strategies/sdk in it"));
         assert!(said("/none").contains("--sdk /none"));

@@ -9,7 +9,10 @@ fn values() -> impl Strategy<Value = Value> {
         any::<u64>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
         (-99_999_999_i32..99_999_999, 0..6)
-            .prop_map(|(digits, places)| { Value::from(f64::from(digits) / 10_f64.powi(places)) }),
+            .prop_map(|(digits, places)| f64::from(digits) / 10_f64.powi(places))
+            .prop_filter_map("whole ones are read as integers", |number| {
+                (number.fract() != 0.0).then(|| Value::from(number))
+            }),
     ];
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -97,6 +100,9 @@ fn all_that_authors_may_derive_is_read() {
     assert_eq!(read::<Everything>(r#"{"truth":null,"way":null}"#).unwrap(), Everything::default());
     assert_eq!(read::<f64>("-12345678901234567890123e-3").unwrap(), -1.234_567_890_123_456_8e19);
     assert_eq!(read::<f64>("0.0e999").unwrap(), 0.0);
+    let whole = ["2.0", "20e-1", "0.2e1", "200.00e-2"].map(|text| read::<u8>(text).unwrap());
+    assert_eq!((whole, read::<i64>("-3e2").unwrap()), ([2; 4], -300));
+    assert!(read::<u64>("18446744073709551616").is_err() && read::<u64>("1e20").is_err());
 }
 
 #[test]

@@ -234,19 +234,25 @@ impl Terms {
         if eligible >= asked {
             let fits = self.usable(machine, wishes, in_group).len();
             let demands = Wishes { isolate: self.isolation(wishes), ..wishes.clone() }.demands();
+            // A claim cannot leave out what the node demands.
+            let nodes = self.node.demands();
+            let (whose, leave_out) = match demands.iter().all(|demand| nodes.contains(demand)) {
+                true => (" (of the node's strategyOptions)", ""),
+                false => ("", ", leave the option out"),
+            };
             let demands = joined(&demands, " and ");
             let idle = self.usable(machine, wishes, group.cpus.clone()).len();
             if idle < asked {
                 return deny!(
                     Invalid,
-                    "{asked_of} with {demands}: no more than {idle} fit when nothing else is there; ask for at most that \
-                     many, or leave the option out"
+                    "{asked_of} with {demands}{whose}: no more than {idle} fit when nothing else is there; ask for at most \
+                     that many{leave_out}"
                 );
             }
             return deny!(
                 NoFit,
-                "{asked_of} with {demands}: {} free, {fits} of them fit; ask for at most that many, leave the option out, \
-                 or wait until other claims end",
+                "{asked_of} with {demands}{whose}: {} free, {fits} of them fit; ask for at most that many{leave_out}, or \
+                 wait until other claims end",
                 cpu_count(eligible),
             );
         }

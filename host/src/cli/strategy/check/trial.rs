@@ -1,14 +1,21 @@
 use super::super::cases::Setting;
 use super::super::question::{Asked, Question};
 use super::Failure;
-use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
-use dracpu_cpuset::Draw;
+use crate::strategy::{
+    Decision, ExplicitCpuset, Fault, Holding, Loaded, Opened, Request, State, StrategyError,
+};
+use crate::words::counted;
+use dracpu_cpuset::{CpuSet, Draw};
 use serde_json::{Map, Value, json};
 
 /// A strategy on trial, and what has been asked of it so far.
 pub(super) struct Trial {
     loaded: Loaded,
     pub(super) counts: Counts,
+    /// The first time that it refused a machine.
+    refused: Option<String>,
+    /// The first time that it did not give what it offers.
+    unkept: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -17,6 +24,8 @@ pub(super) struct Counts {
     /// A machine in a grouping, with options of the node.
     pub(super) settings: usize,
     pub(super) refused_settings: usize,
+    /// In which it offered at least one claim's worth of CPUs.
+    offering_settings: usize,
     pub(super) questions: usize,
     pub(super) granted: usize,
     pub(super) denied: usize,
@@ -50,7 +59,7 @@ struct Told {
 
 impl Trial {
     pub(super) fn new(loaded: Loaded) -> Self {
-        Self { loaded, counts: Counts::default() }
+        Self { loaded, counts: Counts::default(), refused: None, unkept: None }
     }
 
     pub(super) fn loaded(&self) -> &Loaded {
@@ -67,12 +76,13 @@ impl Trial {
     ) -> Result<Vec<Violation>, Failure> {
         let asked = questions.iter().map(|question| question.asked(&setting.machine));
         let asked = asked.collect::<anyhow::Result<Vec<_>>>().map_err(Failure::Failed)?;
-        self.counts.questions += questions.len();
         let (opened, node_options) = self.open(setting, node_options);
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) if error.is_refusal() => {
                 self.counts.refused_settings += 1;
+                self.refused
+                    .get_or_insert_with(|| format!("{}: {}", place(setting, &node_options), error.fault));
                 return Ok(Vec::new());
             }
             Err(error) => {
@@ -83,6 +93,10 @@ impl Trial {
             }
         };
         self.counts.settings += 1;
+        self.counts.questions += questions.len();
+        let offers = opened.offers().iter();
+        self.counts.offering_settings +=
+            usize::from(offers.clone().any(|offer| (1..=offer.capacity).contains(&offer.step)));
         let mut batch = Batch { questions, asked, opened, node_options, found: Vec::new() };
         let mut fresh = Vec::with_capacity(questions.len());
         for at in 0..questions.len() {
@@ -96,7 +110,28 @@ impl Trial {
         draw.shuffle(&mut shuffled);
         order.extend(shuffled);
         batch.ask_used(&order, &fresh)?;
-        Ok(batch.found)
+        let Batch { mut opened, node_options, found, .. } = batch;
+        if self.unkept.is_none() {
+            let place = || place(setting, &node_options);
+            self.unkept = unkept(setting, &mut opened, draw).map(|unkept| format!("{}: {unkept}", place()));
+        }
+        Ok(found)
+    }
+
+    /// What breaks no rule, but may not be meant: a sentence each.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.loaded.remarks();
+        remarks.extend(self.refused.as_ref().map(|first| {
+            let settings = counted(self.counts.refused_settings, "more setting");
+            format!("it refused to be opened in {settings}; first {first}")
+        }));
+        if self.counts.settings > 0 && self.counts.offering_settings == 0 {
+            remarks.push("it offered no CPU of any device: a node would publish none".to_owned());
+        }
+        remarks.extend(self.unkept.as_ref().map(|first| {
+            format!("it refused a claim that its own offers have room for, which a pod then waits for in vain; first {first}")
+        }));
+        remarks
     }
 
     /// Opens the strategy with these options of the node, or without any where it refuses them.
@@ -116,6 +151,81 @@ impl Trial {
             opened => (opened, node_options),
         }
     }
+}
+
+/// Where a strategy was opened, and with what.
+fn place(setting: &Setting, node_options: &Map<String, Value>) -> String {
+    let (machine, by) = (&setting.machine.name, setting.by.name());
+    match node_options.is_empty() {
+        true => format!("on the machine {machine}, groupBy {by}"),
+        false => format!(
+            "on the machine {machine}, groupBy {by}, with strategyOptions {}",
+            Value::Object(node_options.clone())
+        ),
+    }
+}
+
+/// So many claims fill a device, or come and go.
+const CLAIMS: usize = 20;
+
+/// Claims one of the devices as the scheduler may, in multiples of the step up to the capacity: the first claim that is
+/// refused.
+fn unkept(setting: &Setting, opened: &mut Opened, draw: &mut Draw) -> Option<String> {
+    if opened.strategy().description().explicit_cpuset == ExplicitCpuset::Required {
+        return None; // it does not choose
+    }
+    let machine = &setting.machine;
+    let devices: Vec<usize> = (0..setting.groups.len()).collect();
+    let group = *draw.pick(&devices)?;
+    let (device, offer) = (&setting.groups.get(group)?.device, opened.offers().get(group)?);
+    let (capacity, step) = (offer.capacity, offer.step.max(1));
+    let mut free = machine.topology.online().difference(&machine.reserved);
+    let mut held: Vec<(u32, Holding)> = Vec::new();
+    for _ in 0..CLAIMS {
+        let used: u32 = held.iter().map(|(count, _)| count).sum();
+        let room = capacity.saturating_sub(used) / step;
+        if room == 0 || !held.is_empty() && draw.one_in(4) {
+            let at = usize::try_from(draw.below(u32::try_from(held.len()).ok()?)).ok()?;
+            if at < held.len() {
+                let (_, Holding { cpus, blocked }) = held.swap_remove(at);
+                free.extend_from(&cpus);
+                free.extend_from(&blocked);
+            }
+            continue;
+        }
+        let count = step * (1 + draw.below(room.min(8)));
+        let others = held.iter().map(|(_, holding)| holding.clone()).collect();
+        let state = State { free: free.clone(), others };
+        let request = Request {
+            name: "r".to_owned(),
+            group,
+            count,
+            cpuset: None,
+            options: Map::new(),
+            pcie_roots: Vec::new(),
+        };
+        match opened.decide_once(&[request], &state) {
+            Ok(decision) => {
+                let mut holding = Holding { cpus: CpuSet::new(), blocked: CpuSet::new() };
+                for grant in &decision.grants {
+                    holding.cpus.extend_from(&grant.cpus);
+                    holding.blocked.extend_from(&grant.blocked);
+                }
+                free.subtract(&holding.cpus);
+                free.subtract(&holding.blocked);
+                held.push((count, holding));
+            }
+            Err(error) if error.is_refusal() => {
+                return Some(format!(
+                    "{device} offers {capacity} CPUs in steps of {step}, claims hold {used}, CPUs {free} are free on the \
+                     machine, and a claim of {count} is refused: {}",
+                    error.fault
+                ));
+            }
+            Err(_) => return None, // a fault, which questions find
+        }
+    }
+    None
 }
 
 /// A busy machine makes any strategy miss a deadline. It is the strategy's fault when it does so again and again.
