@@ -4,7 +4,7 @@ use crate::device::Group;
 use crate::strategy::bindings::dracpu::strategy::types as wit;
 use crate::strategy::{ExplicitCpuset, Holding, Reason};
 use dracpu_codec::strategy::answer;
-use dracpu_codec::strategy::verify::Rules;
+use dracpu_codec::strategy::verify::{MemoryNode, Rules};
 use dracpu_cpuset::CpuSet;
 use dracpu_topology::Topology;
 
@@ -22,9 +22,9 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
     // Every CPU is on a NUMA node there. Those of which the kernel names none share one more node:
     // node 0 on a machine without NUMA (as in the kernel itself), else one that the kernel lacks.
     let extra_node = if topology.numa_nodes.is_empty() {
-        Some((0, Some(0)))
+        Some((0, MemoryNode::Id(0)))
     } else if topology.cpus.iter().any(|cpu| cpu.numa_node.is_none()) {
-        Some((u32::MAX, None))
+        Some((u32::MAX, MemoryNode::Unknown))
     } else {
         None
     };
@@ -38,10 +38,16 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
             distances: if extra_node.is_some() { Vec::new() } else { node.distances.clone() },
         })
         .collect();
-    let mut nodes: Vec<Option<u32>> = topology.numa_nodes.iter().map(|node| Some(node.id)).collect();
-    if let Some((id, kernel_id)) = extra_node {
+    // A machine may be described without the sizes of its memory.
+    let told = topology.numa_nodes.iter().any(|node| node.memory_bytes > 0);
+    let memory = |node: &dracpu_topology::NumaNode| match node.memory_bytes {
+        0 if told => MemoryNode::Empty,
+        _ => MemoryNode::Id(node.id),
+    };
+    let mut nodes: Vec<MemoryNode> = topology.numa_nodes.iter().map(memory).collect();
+    if let Some((id, memory)) = extra_node {
         numa_nodes.push(wit::NumaNode { id, memory_bytes: 0, distances: Vec::new() });
-        nodes.push(kernel_id);
+        nodes.push(memory);
     }
     let last_node = nodes.len().saturating_sub(1);
     let cpus = topology.cpus.iter().map(|cpu| wit::Cpu {
@@ -193,7 +199,7 @@ mod tests {
         let (machine, rules) = machine_of(&topology);
         assert_eq!(machine.numa_nodes.len(), 1);
         assert!(machine.cpus.iter().all(|cpu| cpu.numa_node == 0));
-        assert_eq!(rules.nodes, [Some(0)]);
+        assert_eq!(rules.nodes, [MemoryNode::Id(0)]);
     }
 
     #[test]
@@ -201,9 +207,22 @@ mod tests {
         let mut topology = example("smt4");
         topology.cpus[5].numa_node = None;
         let (machine, rules) = machine_of(&topology);
-        assert_eq!(rules.nodes, [Some(0), Some(8), None]);
+        assert_eq!(rules.nodes, [MemoryNode::Id(0), MemoryNode::Id(8), MemoryNode::Unknown]);
         assert_eq!(machine.cpus[5].numa_node, 2);
         assert!(machine.numa_nodes.iter().all(|node| node.distances.is_empty()));
+    }
+
+    #[test]
+    fn a_node_without_memory_is_none_for_memory() {
+        let mut topology = example("smt4");
+        topology.numa_nodes[0].memory_bytes = 0;
+        assert_eq!(machine_of(&topology).1.nodes, [MemoryNode::Empty, MemoryNode::Id(8)]);
+        topology.numa_nodes[1].memory_bytes = 0;
+        assert_eq!(
+            machine_of(&topology).1.nodes,
+            [MemoryNode::Id(0), MemoryNode::Id(8)],
+            "sizes are unknown"
+        );
     }
 
     #[test]

@@ -233,7 +233,9 @@ fn caches_of_its_own_and_one_thread_a_core_block_the_rest() {
     let denial = grant(&two, CACHE, 2, &free("1-3,5-15")).unwrap_err();
     assert_eq!(denial.reason, Reason::NoFit);
     assert!(
-        denial.message.contains("with isolate: cache: 14 CPUs free, 0 of them fit"),
+        denial
+            .message
+            .contains("with isolate: cache (of the node's strategyOptions): 14 CPUs free, 0 of them fit"),
         "{}",
         denial.message
     );

@@ -4,7 +4,7 @@ use crate::cdi::cpus;
 use crate::{Target, is_short, text};
 use arbitrary::{Arbitrary as _, Result, Unstructured};
 use dracpu_codec::strategy::answer::{Attribute, Decision, Denial, Description, Grant, Offer};
-use dracpu_codec::strategy::verify::Rules;
+use dracpu_codec::strategy::verify::{MemoryNode, Rules};
 use dracpu_codec::strategy::{ExplicitCpuset, Reason, Request, State, denial, description};
 use dracpu_cpuset::CpuSet;
 use serde_json::Map;
@@ -110,7 +110,14 @@ fn decisions(input: &[u8]) -> Result<()> {
             is_plain(&decision.why);
             for (grant, said) in decision.grants.iter().zip(&said.grants) {
                 assert_eq!((grant.cpus.words(), grant.blocked.words()), (&*said.cpus, &*said.blocked));
-                let known: BTreeSet<u32> = rules.nodes.iter().flatten().copied().collect();
+                let known: BTreeSet<u32> = rules
+                    .nodes
+                    .iter()
+                    .filter_map(|node| match node {
+                        MemoryNode::Id(id) => Some(*id),
+                        MemoryNode::Empty | MemoryNode::Unknown => None,
+                    })
+                    .collect();
                 assert!(grant.mems.windows(2).all(|pair| pair[0] < pair[1]));
                 assert!(grant.mems.iter().all(|node| known.contains(node)));
             }
@@ -143,7 +150,12 @@ fn rules(u: &mut Unstructured<'_>) -> Result<Rules> {
     let at = u.int_in_range(0..=64_usize)?;
     let halves = [usable.iter().take(at).collect(), usable.iter().skip(at).collect()];
     let groups = halves.into_iter().zip(["a", "b"]).map(|(cpus, name)| (name.to_owned(), cpus)).collect();
-    Ok(Rules { online, reserved, groups, nodes: Vec::arbitrary(u)? })
+    let nodes = Vec::<Option<Option<u32>>>::arbitrary(u)?.into_iter().map(|node| match node {
+        Some(Some(id)) => MemoryNode::Id(id),
+        Some(None) => MemoryNode::Empty,
+        None => MemoryNode::Unknown,
+    });
+    Ok(Rules { online, reserved, groups, nodes: nodes.collect() })
 }
 
 /// The right set, or anything else.

@@ -56,8 +56,19 @@ pub struct Rules {
     pub reserved: CpuSet,
     /// Name and CPUs of each group.
     pub groups: Vec<(String, CpuSet)>,
-    /// Kernel ids of the NUMA nodes as the strategy counts them; none for one that the kernel lacks.
-    pub nodes: Vec<Option<u32>>,
+    /// The NUMA nodes as the strategy counts them.
+    pub nodes: Vec<MemoryNode>,
+}
+
+/// What a container can be given of a NUMA node's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryNode {
+    /// The node of this id in the kernel.
+    Id(u32),
+    /// Nothing: the node has none, and the kernel takes no such node for `cpuset.mems`.
+    Empty,
+    /// The kernel lacks the node: where its memory is, is not known.
+    Unknown,
 }
 
 impl Rules {
@@ -137,14 +148,18 @@ impl Rules {
         Err(Lie::ForeignGroup { request: request.name.clone(), group: group.clone(), cpus })
     }
 
-    /// Kernel ids of memory nodes, ascending. Empty when one of them is a node that the kernel lacks:
-    /// where its memory is, is not known, so memory is left alone.
+    /// Kernel ids of memory nodes, ascending, without those that have none. Empty when one of them is a node that the
+    /// kernel lacks: memory is left alone then.
     fn mems(&self, request: &str, indices: &[u32]) -> Result<Vec<u32>, Lie> {
         let mut ids = Vec::with_capacity(indices.len());
         for &index in indices {
             let node = usize::try_from(index).ok().and_then(|at| self.nodes.get(at));
             let nodes = self.nodes.len();
-            ids.push(*node.ok_or_else(|| Lie::NoSuchNode { request: request.to_owned(), index, nodes })?);
+            match *node.ok_or_else(|| Lie::NoSuchNode { request: request.to_owned(), index, nodes })? {
+                MemoryNode::Id(id) => ids.push(Some(id)),
+                MemoryNode::Empty => {}
+                MemoryNode::Unknown => ids.push(None),
+            }
         }
         let mut ids: Vec<u32> = ids.into_iter().collect::<Option<_>>().unwrap_or_default();
         ids.sort_unstable();
@@ -187,7 +202,7 @@ mod tests {
             online: (0..15).collect(),
             reserved: CpuSet::from([0]),
             groups: vec![("a".to_owned(), (1..8).collect()), ("b".to_owned(), (8..15).collect())],
-            nodes: vec![Some(0), Some(8)],
+            nodes: vec![MemoryNode::Id(0), MemoryNode::Id(8)],
         }
     }
 
@@ -265,9 +280,11 @@ mod tests {
 
     #[test]
     fn memory_of_an_unknown_place_is_left_alone() {
-        let rules = Rules { nodes: vec![Some(0), None], ..rules() };
+        let rules =
+            Rules { nodes: vec![MemoryNode::Id(0), MemoryNode::Unknown, MemoryNode::Empty], ..rules() };
         assert_eq!(rules.mems("r", &[0, 1]), Ok(Vec::new()));
-        assert_eq!(rules.mems("r", &[0]), Ok(vec![0]));
+        assert_eq!(rules.mems("r", &[2, 0]), Ok(vec![0]), "what has no memory is left out");
+        assert_eq!(rules.mems("r", &[2]), Ok(Vec::new()));
     }
 
     proptest! {
