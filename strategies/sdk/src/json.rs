@@ -280,7 +280,9 @@ impl Number {
         match self.power {
             _ if self.digits == 0 => Some(0),
             _ if self.is_full => None,
-            ..0 => scale().filter(|scale| self.digits % scale == 0).map(|scale| self.digits / scale),
+            ..0 => {
+                scale().filter(|scale| self.digits.is_multiple_of(*scale)).map(|scale| self.digits / scale)
+            }
             0.. => self.digits.checked_mul(scale()?),
         }
     }
