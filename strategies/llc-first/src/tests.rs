@@ -300,7 +300,7 @@ fn answers_keep_the_hosts_rules_on_drawn_machines() {
 #[test]
 fn what_is_offered_is_given() {
     for isolation in ISOLATIONS {
-        for more in ["", r#","isolated":"include""#] {
+        for more in ["", r#","isolated":"include""#, r#","isolated":"only""#, r#","kind":"e-core""#] {
             let node = format!("{{{isolation}{more}}}");
             // Claims that ask for less than the node has are served too, and take nothing from others.
             let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);

@@ -399,9 +399,14 @@ fn on_any_machine_the_answer_is_valid_and_the_same_again() {
 #[test]
 fn what_is_offered_is_given() {
     for isolation in ISOLATIONS {
-        for more in
-            ["", r#","isolated":"include""#, r#","prefer-align-cpus-by-uncorecache":false"#, METHODS[4]]
-        {
+        for more in [
+            "",
+            r#","isolated":"include""#,
+            r#","isolated":"only""#,
+            r#","kind":"e-core""#,
+            r#","prefer-align-cpus-by-uncorecache":false"#,
+            METHODS[4],
+        ] {
             let node = format!("{{{isolation}{more}}}");
             if isolation.contains("cache") && more == METHODS[4] {
                 continue; // cannot be combined
