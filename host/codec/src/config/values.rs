@@ -7,16 +7,16 @@ use std::time::Duration;
 pub(super) const PACKED: &str = "packed";
 /// What the Go driver calls it.
 pub(super) const PACKED_ALIAS: &str = "cpumanager";
+/// The built-in strategy that takes the claim's own cpuset.
+pub(super) const EXTERNAL: &str = "external";
+/// The strategies that come with the daemon: they need no file.
+pub const BUILT_IN: [&str; 3] = [EXTERNAL, "llc-first", PACKED];
+
 /// What a strategy that goes by this name calls itself.
 #[must_use]
 pub fn strategy_name(name: String) -> String {
     if name == PACKED_ALIAS { PACKED.to_owned() } else { name }
 }
-
-/// The built-in strategy that takes the claim's own cpuset.
-pub(super) const EXTERNAL: &str = "external";
-/// The strategies that come with the daemon: they need no file.
-pub const BUILT_IN: [&str; 3] = [EXTERNAL, "llc-first", PACKED];
 
 /// `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`: HOST:PORT as Go's `net.Listen` has it. An
 /// empty host is every address of the machine.

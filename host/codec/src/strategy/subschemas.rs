@@ -1,6 +1,7 @@
 //! What a JSON Schema says of one value, wherever in the document it says so.
 
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Schemas that are looked at for one value; branches may name each other without end.
 const MOST: usize = 256;
@@ -60,17 +61,19 @@ pub struct Property<'a> {
 pub fn properties<'a>(document: &'a Value, schema: &'a Value) -> Vec<Property<'a>> {
     let all = subschemas(document, schema);
     let mut found: Vec<Property<'a>> = Vec::new();
+    let mut place_of: HashMap<&str, usize> = HashMap::new();
     for (key, schema) in all.iter().filter_map(|sub| sub.schema.get("properties")?.as_object()).flatten() {
-        match found.iter_mut().find(|known| known.key == key) {
+        let at = *place_of.entry(key).or_insert(found.len());
+        match found.get_mut(at) {
             Some(known) => known.schemas.push(schema),
             None => found.push(Property { key, schemas: vec![schema], required: false }),
         }
     }
-    for required in
-        all.iter().filter(|sub| sub.always).filter_map(|sub| sub.schema.get("required")?.as_array())
-    {
-        for property in &mut found {
-            property.required |= required.iter().any(|key| key == property.key);
+    let always = all.iter().filter(|sub| sub.always);
+    let lists = always.filter_map(|sub| sub.schema.get("required")?.as_array());
+    for key in lists.flatten().filter_map(Value::as_str) {
+        if let Some(property) = place_of.get(key).and_then(|at| found.get_mut(*at)) {
+            property.required = true;
         }
     }
     found

@@ -219,10 +219,11 @@ fn index(draw: &mut Draw, length: usize) -> usize {
     usize::try_from(draw.below(u32::try_from(length).unwrap_or(u32::MAX))).unwrap_or_default()
 }
 
-/// What a schema says that its options may be: see [`values_of`].
+/// What a schema says that its options may be: see [`Shown::values`].
 fn option_values(schema: &Value) -> Vec<Tried> {
+    let mut shown = Shown { document: schema, left: MOST_SCHEMAS };
     let tried = |property: Property<'_>| Tried {
-        values: values_of(schema, &property.schemas, 0),
+        values: shown.values(&property.schemas, 0),
         key: property.key.to_owned(),
         required: property.required,
     };
@@ -233,48 +234,59 @@ fn option_values(schema: &Value) -> Vec<Tried> {
 const DEEPEST: u32 = 3;
 /// Values of what is inside another one.
 const MOST_INSIDE: usize = 4;
+/// Schemas that are looked at, in each other and of each other.
+const MOST_SCHEMAS: usize = 10_000;
 
-/// What a schema says that a value may be: booleans, enumerations, constants, bounds, and values that it shows; objects
-/// with one of their keys or all that they must have, and lists of one item. Also behind references, and in branches.
-fn values_of(document: &Value, schemas: &[&Value], depth: u32) -> Vec<Value> {
-    let mut values: Vec<Value> = Vec::new();
-    for schema in schemas.iter().flat_map(|schema| subschemas(document, schema)).map(|sub| sub.schema) {
-        let lists = ["enum", "examples"].iter().filter_map(|list| schema.get(list)?.as_array());
-        let single = ["const", "default", "minimum", "maximum"].iter().filter_map(|one| schema.get(one));
-        values.extend(lists.flatten().chain(single).cloned());
-        if schema.get("type").is_some_and(|of| of == "boolean") {
-            values.extend([json!(true), json!(false)]);
-        }
-        if let Some(items) = schema.get("items").filter(|_| depth < DEEPEST) {
-            let items = values_of(document, &[items], depth + 1).into_iter().take(MOST_INSIDE);
-            values.extend(items.map(|item| json!([item])));
-        }
-    }
-    if depth < DEEPEST {
-        schemas.iter().for_each(|schema| values.extend(objects(document, schema, depth)));
-    }
-    values
+/// Values that a schema shows.
+struct Shown<'a> {
+    document: &'a Value,
+    /// So many schemas are still looked at.
+    left: usize,
 }
 
-/// Objects with each of the keys and those that must be there.
-fn objects(document: &Value, schema: &Value, depth: u32) -> Vec<Value> {
-    let keys: Vec<(String, Vec<Value>, bool)> = properties(document, schema)
-        .into_iter()
-        .map(|it| (it.key.to_owned(), values_of(document, &it.schemas, depth + 1), it.required))
-        .collect();
-    let needed = keys.iter().filter(|(_, _, required)| *required);
-    let needed: Map<String, Value> =
-        needed.filter_map(|(key, values, _)| Some((key.clone(), values.first()?.clone()))).collect();
-    let object = |(key, values, _): (String, Vec<Value>, bool)| {
-        let needed = &needed;
-        let object = move |value| {
-            let mut object = needed.clone();
-            object.insert(key.clone(), value);
-            Value::Object(object)
-        };
-        values.into_iter().take(MOST_INSIDE).map(object).collect::<Vec<_>>()
-    };
-    keys.into_iter().flat_map(object).collect()
+impl Shown<'_> {
+    /// What schemas say that a value may be: booleans, enumerations, constants, bounds, and values that they show; lists of
+    /// one item, and objects. Also behind references, and in branches.
+    fn values(&mut self, schemas: &[&Value], depth: u32) -> Vec<Value> {
+        let document = self.document;
+        let mut values: Vec<Value> = Vec::new();
+        if self.left == 0 {
+            return values;
+        }
+        for schema in schemas.iter().flat_map(|schema| subschemas(document, schema)).map(|sub| sub.schema) {
+            self.left = self.left.saturating_sub(1);
+            let lists = ["enum", "examples"].iter().filter_map(|list| schema.get(list)?.as_array());
+            let single = ["const", "default", "minimum", "maximum"].iter().filter_map(|one| schema.get(one));
+            values.extend(lists.flatten().chain(single).cloned());
+            if schema.get("type").is_some_and(|of| of == "boolean") {
+                values.extend([json!(true), json!(false)]);
+            }
+            if let Some(items) = schema.get("items").filter(|_| depth < DEEPEST) {
+                let items = self.values(&[items], depth + 1).into_iter().take(MOST_INSIDE);
+                values.extend(items.map(|item| json!([item])));
+            }
+        }
+        for schema in schemas.iter().filter(|_| depth < DEEPEST) {
+            values.extend(self.objects(schema, depth));
+        }
+        values
+    }
+
+    /// Objects with each of the keys and those that must be there.
+    fn objects(&mut self, schema: &Value, depth: u32) -> Vec<Value> {
+        let mut needed = Map::new();
+        let mut members = Vec::new();
+        for property in properties(self.document, schema) {
+            let mut values = self.values(&property.schemas, depth + 1);
+            values.truncate(MOST_INSIDE);
+            if let Some(first) = values.first().filter(|_| property.required) {
+                needed.insert(property.key.to_owned(), first.clone());
+            }
+            members.extend(values.into_iter().map(|value| (property.key.to_owned(), value)));
+        }
+        let object = |member| Value::Object(needed.clone().into_iter().chain([member]).collect());
+        members.into_iter().map(object).collect()
+    }
 }
 
 #[cfg(test)]
@@ -330,6 +342,16 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_in_itself_is_not_followed_without_end() {
+        let branches = vec![json!({ "$ref": "#" }); 300];
+        let keys: Map<String, Value> = (0..300).map(|n| (format!("k{n}"), json!({ "$ref": "#" }))).collect();
+        let schema = json!({
+            "properties": keys, "oneOf": branches, "items": { "$ref": "#" }, "additionalProperties": { "enum": [1] },
+        });
+        assert!(option_values(&schema).len() <= 300);
+    }
+
+    #[test]
     fn options_behind_references_in_branches_and_inside_others_are_tried() {
         let schema = json!({
             "$defs": { "mode": { "enum": ["less", "more"] }, "tree": { "properties": { "next": { "$ref": "#/$defs/tree" } } } },
@@ -353,7 +375,7 @@ mod tests {
                 of("mode", json!(["less", "more", "both"])),
                 of(
                     "near",
-                    json!([{ "level": true, "name": "x" }, { "level": false, "name": "x" }, { "name": "x" }])
+                    json!([{ "name": "x", "level": true }, { "name": "x", "level": false }, { "name": "x" }])
                 ),
                 of("list", json!([[1], [2]])),
                 of("other", json!([1])),
