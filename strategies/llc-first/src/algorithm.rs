@@ -125,34 +125,34 @@ pub fn choose(
     Some(choice)
 }
 
-/// CPUs of the list (ascending): whole cores as far as they fit, then CPUs that are alone on their cores,
-/// then threads of a further core. What is left over shall be whole cores.
+/// CPUs of the list (ascending): whole cores as far as they fit, the widest first, then CPUs that are alone on their
+/// cores, then threads of a further core, the narrowest. What is left over shall be whole cores.
 fn by_cores(cores: &Cores<'_>, cpus: &[u32], count: usize) -> Vec<u32> {
-    // By core: whether it is taken, once that is decided.
-    let mut decided: Vec<Option<bool>> = vec![None; cores.len()];
-    let cores = cores.whole_in(cpus.iter().copied());
-    let mut opened = None;
-    let mut rest = count;
-    let mut taken = Vec::with_capacity(count);
-    for cpu in cpus {
-        let Some((core, size)) = cores.core_of(*cpu) else { continue };
-        let Some(decided) = decided.get_mut(core) else { continue };
-        let is_taken = *decided.get_or_insert_with(|| {
-            let fits = size <= rest;
-            rest -= if fits { size } else { 0 };
-            fits
-        });
-        if is_taken {
-            taken.push(*cpu);
-        } else {
-            opened.get_or_insert(core);
+    let whole = cores.whole_in(cpus.iter().copied());
+    // The whole cores by lowest CPU, and by core whether it is taken.
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    let mut taken: Vec<Option<bool>> = vec![None; cores.len()];
+    for (core, size) in cpus.iter().filter_map(|cpu| whole.core_of(*cpu)) {
+        if let Some(known @ None) = taken.get_mut(core) {
+            *known = Some(false);
+            found.push((core, size));
         }
     }
-    let split = cpus.iter().filter(|cpu| cores.core_of(**cpu).is_none());
-    let further =
-        cpus.iter().filter(|cpu| opened.is_some() && cores.core_of(**cpu).map(|(core, _)| core) == opened);
-    taken.extend(split.chain(further).take(rest));
-    taken
+    let mut rest = count;
+    for at in descending(found.len(), &|at| (found.get(at).map_or(0, |(_, size)| *size), false, 0)) {
+        let Some((core, size)) = found.get(at).filter(|(_, size)| *size <= rest) else { continue };
+        taken.get_mut(*core).map(|taken| taken.replace(true));
+        rest -= size;
+    }
+    let is_taken = |core: usize| taken.get(core).copied().flatten();
+    let narrowest =
+        found.iter().filter(|(core, _)| is_taken(*core) == Some(false)).min_by_key(|(_, size)| *size);
+    let opened = narrowest.map(|(core, _)| *core);
+    let core_of = |cpu: &&u32| whole.core_of(**cpu).map(|(core, _)| core);
+    let on_whole = cpus.iter().filter(|cpu| core_of(cpu).and_then(is_taken) == Some(true));
+    let split = cpus.iter().filter(|cpu| core_of(cpu).is_none());
+    let further = cpus.iter().filter(|cpu| opened.is_some() && core_of(cpu) == opened);
+    on_whole.chain(split.chain(further).take(rest)).copied().collect()
 }
 
 /// Positions from the greatest key to the least; equal ones in their order.

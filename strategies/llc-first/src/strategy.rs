@@ -156,7 +156,7 @@ impl LlcFirst {
                 continue;
             }
             let Some(choice) = choose(places, layout, &free, asked, held) else { continue };
-            let grant = self.terms.grant(&self.machine, wishes, choice.cpus.clone())?;
+            let grant = self.terms.grant(&self.machine, wishes, group, choice.cpus.clone())?;
             let why = self.why(&request.name, &choice, &grant, possible);
             return Ok((grant.clone(), format!("{why}{}", self.terms.why(&self.machine, wishes, &grant))));
         }

@@ -298,13 +298,29 @@ fn answers_keep_the_hosts_rules_on_drawn_machines() {
 }
 
 #[test]
+fn a_core_with_an_isolated_thread_is_opened_only_where_no_wider_one_fits() {
+    // Cores 0,4 and 1,5 and so on; of the first only CPU 0 is given out.
+    let machine = MachineSpec::even(1, 1, 4, 2).isolated(set("4")).build();
+    for (count, given, blocked) in [(2, "1,5", ""), (1, "0", "4"), (3, "0-1,5", "4"), (4, "1-2,5-6", "")] {
+        let grant = grant(&machine, r#"{"isolate":"core"}"#, count, &all_free(&machine)).unwrap();
+        assert_eq!((grant.cpus, grant.blocked), (set(given), set(blocked)), "{count}");
+    }
+}
+
+#[test]
 fn what_is_offered_is_given() {
     for isolation in ISOLATIONS {
         for more in ["", r#","isolated":"include""#, r#","isolated":"only""#, r#","kind":"e-core""#] {
             let node = format!("{{{isolation}{more}}}");
             // Claims that ask for less than the node has are served too, and take nothing from others.
             let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
-            assert_eq!(check_promises::<LlcFirst>(0..200, &node, &[&node, &node, &less]), Ok(()));
+            let isolated = |which: &str| format!(r#"{{{isolation},"isolated":"{which}"}}"#);
+            let narrower = match more.contains("include") {
+                true => vec![isolated("exclude"), isolated("only")],
+                false => Vec::new(),
+            };
+            let narrower: Vec<&str> = narrower.iter().map(String::as_str).collect();
+            assert_eq!(check_promises::<LlcFirst>(0..200, &node, &[&node, &node, &less], &narrower), Ok(()));
         }
     }
 }

@@ -120,10 +120,10 @@ impl Packed {
             (None, true) => "",
         };
         let cpus = near.map_or_else(|| self.choose(&question, &candidates, budget), Ok)?;
-        let grant = self.terms.grant(&self.machine, wishes, cpus).or_else(|denial| {
+        let grant = self.terms.grant(&self.machine, wishes, group, cpus).or_else(|denial| {
             // Of cores that differ in threads, some may make up the number exactly.
             let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
-            self.terms.grant(&self.machine, wishes, exactly)
+            self.terms.grant(&self.machine, wishes, group, exactly)
         })?;
         self.why(&question, &grant.cpus, why);
         why.push_str(place);

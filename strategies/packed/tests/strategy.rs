@@ -413,7 +413,13 @@ fn what_is_offered_is_given() {
             }
             // Claims that ask for less than the node has are served too, and take nothing from others.
             let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
-            testkit::check_promises::<Packed>(0..200, &node, &[&node, &node, &less]).unwrap();
+            let isolated = |which: &str| format!(r#"{{{isolation},"isolated":"{which}"}}"#);
+            let narrower = match more.contains("include") {
+                true => vec![isolated("exclude"), isolated("only")],
+                false => Vec::new(),
+            };
+            let narrower: Vec<&str> = narrower.iter().map(String::as_str).collect();
+            testkit::check_promises::<Packed>(0..200, &node, &[&node, &node, &less], &narrower).unwrap();
         }
     }
 }

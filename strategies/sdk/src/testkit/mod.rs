@@ -127,18 +127,25 @@ where
 
 /// Holds a strategy to its offers, on drawn machines of one group, even and uneven ones: as long as claims in multiples of the step
 /// stay within the capacity, each of them is served, however claims come and go. `claims` are their options,
-/// drawn from; with the node's own among them.
+/// drawn from; with the node's own among them. Those of `narrower` claims want less than the node offers: each may be
+/// refused, but one that is served takes nothing from the others.
 ///
 /// # Errors
-/// The claim that was refused, with the seed that shows it; or that the options fit hardly any machine.
+/// The claim that was refused, with the machine of [`MachineSpec`] that shows it; or that the options fit hardly any machine.
 pub fn check_promises<S: Strategy>(
     seeds: std::ops::Range<u64>,
     node: &str,
     claims: &[&str],
+    narrower: &[&str],
 ) -> Result<(), String> {
+    let all: Vec<&str> = claims.iter().chain(narrower).copied().collect();
     let (mut machines, mut fitting) = (0, 0);
-    let drawn = |seed| [MachineSpec::drawn(seed).ungrouped(), MachineSpec::drawn_even(seed)];
-    for (seed, machine) in seeds.flat_map(|seed| drawn(seed).map(|spec| (seed, spec.build()))) {
+    let drawn = |seed| {
+        let uneven = MachineSpec::drawn(seed).ungrouped();
+        [(format!("drawn({seed})"), uneven), (format!("drawn_even({seed})"), MachineSpec::drawn_even(seed))]
+    };
+    for (seed, (name, spec)) in seeds.flat_map(|seed| drawn(seed).map(|drawn| (seed, drawn))) {
+        let machine = spec.build();
         machines += 1;
         let Ok((strategy, offers)) = open::<S>(machine.clone(), node) else { continue };
         let Some(Offer { capacity, step, .. }) = offers.first().filter(|offer| offer.capacity >= offer.step)
@@ -160,18 +167,21 @@ pub fn check_promises<S: Strategy>(
             }
             let most = (left / step).min(1 + draw.below(8));
             let count = step * (1 + draw.below(most));
-            let options = claims.get(convert::position(draw.below(u32::try_from(claims.len()).unwrap_or(0))));
-            let options = options.copied().unwrap_or(node);
+            let at = convert::position(draw.below(u32::try_from(all.len()).unwrap_or(0)));
+            let options = all.get(at).copied().unwrap_or(node);
             let fault = |text: String| {
                 format!(
-                    "seed {seed}, {count} of {left} left of {capacity} in steps of {step}, free {}, node {node}, claim \
+                    "{name}, {count} of {left} left of {capacity} in steps of {step}, free {}, node {node}, claim \
                      {options}: {text}",
                     now.free
                 )
             };
             let requests = Claim::with(options).request(count).requests();
             let requests = requests.map_err(|denial| fault(denial.message))?;
-            let decision = strategy.allocate(&requests, &now).map_err(|denial| fault(denial.message))?;
+            let decision = match strategy.allocate(&requests, &now) {
+                Err(_) if at >= claims.len() => continue,
+                answer => answer.map_err(|denial| fault(denial.message))?,
+            };
             check_decision(&machine, &requests, &now, &decision).map_err(fault)?;
             let mut taken = CpuSet::new();
             for grant in &decision.grants {

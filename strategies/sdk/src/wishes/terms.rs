@@ -1,7 +1,7 @@
 use super::units::Units;
 use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
 use crate::order::{ascending, joined};
-use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, cpu_count, deny, log};
+use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, counted, cpu_count, deny, log};
 
 /// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
 /// to. A strategy makes it in `open` and asks it for each request:
@@ -267,11 +267,18 @@ impl Terms {
         )
     }
 
-    /// The chosen CPUs, what they block, and where their memory lies.
+    /// The CPUs that were chosen of a group, what they block, and where their memory lies.
     ///
     /// # Errors
     /// Invalid, when CPUs would be blocked that the node's offers do not count.
-    pub fn grant(&self, machine: &Machine, wishes: &Wishes, cpus: CpuSet) -> Result<Grant, Denial> {
+    pub fn grant(
+        &self,
+        machine: &Machine,
+        wishes: &Wishes,
+        group: &Group,
+        cpus: CpuSet,
+    ) -> Result<Grant, Denial> {
+        self.check_units(machine, wishes, group, &cpus)?;
         let touched = self.units(wishes.exclusive()).map(|units| units.touched(&cpus));
         let blocked = touched.map(|touched| touched.difference(&cpus)).unwrap_or_default();
         if !blocked.is_empty() && !self.may_block(wishes) {
@@ -285,6 +292,37 @@ impl Terms {
             Memory::Local => local.map(|(position, _)| position).collect(),
         };
         Ok(Grant { cpus, blocked, mems })
+    }
+
+    /// Where the node's claims have units to themselves, a claim that is given fewer CPUs of each than the node offers takes
+    /// no more units than its size counts for.
+    fn check_units(
+        &self,
+        machine: &Machine,
+        wishes: &Wishes,
+        group: &Group,
+        cpus: &CpuSet,
+    ) -> Result<(), Denial> {
+        let unit = self.node.exclusive();
+        let Some(units) = self.units(unit).filter(|_| wishes.isolated != self.node.isolated) else {
+            return Ok(());
+        };
+        let step = size(self.offer(unit, &self.usable(machine, &self.node, group.cpus.clone())).step);
+        let taken = units.counts(cpus).into_iter().filter(|count| *count > 0).count();
+        if taken <= cpus.len().div_ceil(step.max(1)) {
+            return Ok(());
+        }
+        let unit = if unit == Isolate::Cache { "cache" } else { "core" };
+        let isolated = wishes.isolated.word();
+        Err(deny!(
+            Invalid,
+            "{} asked of {} with isolated: {isolated} would take {}, this node's devices count {} CPUs for each: ask for \
+             fewer, set isolated: {isolated} in the node's strategyOptions, or leave the option out",
+            cpu_count(cpus.len()),
+            group.device,
+            counted(taken, unit),
+            step,
+        ))
     }
 
     /// What a grant comes to beyond its CPUs, to be put behind the strategy's own words; mostly nothing.
