@@ -266,6 +266,9 @@ fn files_that_are_no_components_are_refused_with_the_remedy() {
         load(&wat::parse_str("(component)").unwrap(), none, None)
             .contains("does not fit this host's strategy interface")
     );
+    let newer = r#"(component (import "dracpu:strategy/log@0.2.0" (instance (export "write" (func)))))"#;
+    let said = load(&wat::parse_str(newer).unwrap(), none, None);
+    assert!(said.contains("it is built for dracpu:strategy/log@0.2.0; build it with the SDK"), "{said}");
     let foreign = wat::parse_str(r#"(component (import "wasi:filesystem/types@0.2.0" (instance)))"#).unwrap();
     assert!(load(&foreign, none, None).contains("imports `wasi:filesystem/types@0.2.0`"));
     // What the Rust standard library imports is no fault of the guest's; that it exports nothing is.

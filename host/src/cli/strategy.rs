@@ -17,7 +17,7 @@ mod question;
 
 use super::text::{aligned, short_digest};
 use super::{Failure, Output};
-use crate::config::Config;
+use crate::config::{Config, strategy_name};
 use crate::strategy::compiler::child;
 use crate::strategy::{Cache, Catalogue, LoadFault, Loaded};
 use std::process::ExitCode;
@@ -60,10 +60,14 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Loads a strategy by name, or else a file. What is not there was misnamed; a file that is no strategy is a failure.
+/// Loads a strategy by name, or else a file. What is not there was misnamed, what is not what the configuration says is
+/// misconfigured; a file that is no strategy is a failure.
 fn load(catalogue: &Catalogue, what: &str) -> Result<Loaded, Failure> {
-    catalogue.load_any(what).map_err(|error| match error.fault {
-        LoadFault::Unknown(_) | LoadFault::Read { .. } => Failure::Usage(error.into()),
+    catalogue.load_any(&strategy_name(what.to_owned())).map_err(|error| match error.fault {
+        LoadFault::Unknown(_)
+        | LoadFault::Read { .. }
+        | LoadFault::Digest { .. }
+        | LoadFault::OtherName { .. } => Failure::Usage(error.into()),
         _ => Failure::Failed(error.into()),
     })
 }

@@ -115,18 +115,6 @@ fn why_not(error: &std::io::Error) -> String {
 }
 
 impl LoadError {
-    /// Whether this machine was at fault, not the strategy.
-    #[must_use]
-    pub fn is_of_host(&self) -> bool {
-        match &self.fault {
-            LoadFault::Describe { error, .. } => error.is_of_host(),
-            LoadFault::Component { fault, .. } => {
-                matches!(fault, ComponentFault::NoMemory { .. } | ComponentFault::NotCompiled(_))
-            }
-            _ => false,
-        }
-    }
-
     /// Whether [`Catalogue::load`] is still to tell.
     #[must_use]
     pub fn is_compiling(&self) -> bool {

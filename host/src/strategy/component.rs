@@ -93,13 +93,17 @@ pub(crate) struct Forbidden(pub(crate) String);
 
 /// Links a component to what the host gives: the log, and refusals.
 pub(crate) fn link(engine: &Engine, component: &Component) -> Result<StrategyPre<Guest>, ComponentFault> {
-    if let Some(other) = other_version(engine, component) {
-        return Err(ComponentFault::Interface(format!(
-            "it is built for {other}; build it with the SDK or the `wit/strategy.wit` of this release"
-        )));
-    }
     let mut linker = Linker::new(engine);
-    let interface = |error: wasmtime::Error| ComponentFault::Interface(format!("{error:#}"));
+    let interface = |error: wasmtime::Error| {
+        ComponentFault::Interface(match other_version(engine, component) {
+            Some(other) => {
+                format!(
+                    "it is built for {other}; build it with the SDK or the `wit/strategy.wit` of this release"
+                )
+            }
+            None => format!("{error:#}"),
+        })
+    };
     Strategy::add_to_linker::<_, HasSelf<_>>(&mut linker, |guest: &mut Guest| guest).map_err(interface)?;
     for (name, item) in imports(engine, component) {
         if name.starts_with(OWN) {

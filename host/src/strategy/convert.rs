@@ -38,7 +38,7 @@ pub(crate) fn machine(topology: &Topology, reserved: &CpuSet, groups: &[Group]) 
             distances: if extra_node.is_some() { Vec::new() } else { node.distances.clone() },
         })
         .collect();
-    // A machine may be described without the sizes of its memory.
+    // A machine may be described without the sizes of its memory. A node whose size alone cannot be read has none.
     let told = topology.numa_nodes.iter().any(|node| node.memory_bytes > 0);
     let memory = |node: &dracpu_topology::NumaNode| match node.memory_bytes {
         0 if told => MemoryNode::Empty,

@@ -20,6 +20,12 @@ pub struct Free<'a> {
 }
 
 impl<'a> Free<'a> {
+    /// Those of the CPUs that make up whole cores among themselves.
+    #[must_use]
+    pub fn on_whole_cores(&self, cpus: &CpuSet) -> CpuSet {
+        self.cores.on_whole(cpus)
+    }
+
     /// Of these CPUs. A core with a thread that is reserved, held or outside is not whole.
     #[must_use]
     pub fn of(places: &'a Places, cpus: CpuSet) -> Self {
@@ -34,8 +40,7 @@ impl<'a> Free<'a> {
     }
 
     fn on(cores: Cores<'a>, cpus: CpuSet) -> Self {
-        let whole_cores = cores.whole_in(cpus.iter());
-        let whole = cpus.iter().filter(|cpu| whole_cores.core_of(*cpu).is_some()).collect();
+        let whole = cores.on_whole(&cpus);
         Self { whole, threads: cores.widest(&cpus), cpus, cores }
     }
 }

@@ -102,6 +102,12 @@ impl Cores<'_> {
         WholeCores { cores: self, missing }
     }
 
+    /// Those of the CPUs that make up whole cores among themselves.
+    pub(crate) fn on_whole(&self, cpus: &CpuSet) -> CpuSet {
+        let whole = self.whole_in(cpus.iter());
+        cpus.iter().filter(|cpu| whole.core_of(*cpu).is_some()).collect()
+    }
+
     /// How many they are.
     pub(crate) fn len(&self) -> usize {
         self.sizes.len()

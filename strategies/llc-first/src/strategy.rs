@@ -157,7 +157,11 @@ impl LlcFirst {
             }
             let Some(choice) = choose(places, layout, &free, asked, held) else { continue };
             let grant = self.terms.grant(&self.machine, wishes, group, choice.cpus.clone())?;
-            let why = self.why(&request.name, &choice, &grant, possible);
+            let whole = match self.terms.isolation(wishes) {
+                Isolate::None => Free::of(&self.map.places, grant.cpus.clone()).whole,
+                Isolate::Core | Isolate::Cache => free.on_whole_cores(&grant.cpus),
+            };
+            let why = self.why(&request.name, &choice, whole.len(), possible);
             return Ok((grant.clone(), format!("{why}{}", self.terms.why(&self.machine, wishes, &grant))));
         }
         Err(refusal.unwrap_or_else(|| self.terms.lacking(&self.machine, wishes, group, asked, free)))
@@ -188,7 +192,7 @@ impl LlcFirst {
         candidates
     }
 
-    fn why(&self, name: &str, choice: &Choice, grant: &Grant, possible: Option<usize>) -> String {
+    fn why(&self, name: &str, choice: &Choice, whole: usize, possible: Option<usize>) -> String {
         let caches = choice.amounts.len();
         let mut amounts: Vec<String> = choice.amounts.iter().map(ToString::to_string).collect();
         if amounts.len() > MOST_AMOUNTS {
@@ -196,17 +200,16 @@ impl LlcFirst {
             amounts.push("…".to_owned());
         }
         let mut used = Held::default();
-        used.add(&self.map.places, &grant.cpus);
+        used.add(&self.map.places, &choice.cpus);
         let nodes = used.nodes.iter().filter_map(|node| self.machine.numa_nodes.get(size(node)));
         let nodes: Vec<String> = nodes.map(|node| node.id.to_string()).collect();
-        let whole = Free::of(&self.map.places, grant.cpus.clone()).whole.len();
         let possible = possible.map_or_else(String::new, |possible| format!(", {possible} when idle"));
         format!(
             "{name}: {caches} cache{} ({}), NUMA node {}, {whole} of {} on whole cores; the fewest possible now{possible}",
             if caches == 1 { "" } else { "s" },
             amounts.join("+"),
             nodes.join("+"),
-            cpu_count(grant.cpus.len()),
+            cpu_count(choice.cpus.len()),
         )
     }
 }

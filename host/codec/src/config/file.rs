@@ -213,7 +213,8 @@ impl Fields<'_> {
         let value = self.take(key)?;
         let count = value.as_u64().filter(|count| *count > 0);
         if count.is_none() {
-            let number = value.as_str().is_some_and(|text| text.parse::<u64>().is_ok());
+            let number =
+                value.as_str().is_some_and(|text| text.parse::<u64>().is_ok_and(|number| number > 0));
             let wanted = if number { "a whole number without quotes" } else { "a whole number above 0" };
             self.mismatch(key, wanted, &value);
         }

@@ -1,7 +1,7 @@
 //! A strategy's options: JSON objects, later ones over earlier ones key by key, checked against the
 //! strategy's own schema before it sees them.
 
-use super::subschemas::{properties, subschemas};
+use super::subschemas::{check_bounds, properties, subschemas};
 use crate::words::{listed, plain, quoted, sentence};
 use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value, json};
@@ -12,15 +12,22 @@ use serde_json::{Map, Value, json};
 pub struct OptionsError {
     /// Whose options: `options of the node`, `request r`.
     pub whose: String,
-    /// Every mistake: the key, the value, what is allowed.
+    /// Mistakes, not all where they are very many: the key, the value, what is allowed.
     pub mistakes: Vec<String>,
 }
+
+/// So many mistakes are looked at.
+const MOST_MISTAKES: usize = 1000;
+/// So much that is odd about a schema is told.
+const MOST_REMARKS: usize = 20;
 
 /// The compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     validator: jsonschema::Validator,
     keys: Vec<String>,
+    /// Which options there are, in words. Their names are the component's.
+    has: String,
 }
 
 impl Schema {
@@ -30,13 +37,16 @@ impl Schema {
     /// # Errors
     /// What is wrong with it, in the words of the validator.
     pub fn compile(schema: &Value) -> Result<Self, String> {
+        check_bounds(schema)?;
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft202012)
             .with_pattern_options(jsonschema::PatternOptions::regex())
             .build(schema)
             .map_err(|error| not_a_schema(&error))?;
-        let keys = properties(schema, schema).into_iter().map(|property| property.key.to_owned()).collect();
-        Ok(Self { validator, keys })
+        let keys: Vec<String> =
+            properties(schema, schema).into_iter().map(|property| property.key.to_owned()).collect();
+        let has = format!("this strategy has the options {}", sentence(&plain(&keys.join(", "))));
+        Ok(Self { validator, keys, has })
     }
 
     /// What is odd about the schema, though options can be held against it: a sentence each.
@@ -51,7 +61,7 @@ impl Schema {
             defaults.filter_map(move |default| self.misfit(property.key, default))
         });
         let defaults = defaults.map(|why| format!("the default of an option is none of its values: {why}"));
-        empty.into_iter().chain(defaults).collect()
+        empty.into_iter().chain(defaults).take(MOST_REMARKS).collect()
     }
 
     /// Why this option cannot have this value, whatever others have.
@@ -71,8 +81,8 @@ impl Schema {
         if self.validator.is_valid(options) {
             return Ok(());
         }
-        let (unknown, others): (Vec<_>, Vec<_>) =
-            self.validator.iter_errors(options).partition(|error| is_about_keys(error));
+        let errors = self.validator.iter_errors(options).take(MOST_MISTAKES);
+        let (unknown, others): (Vec<_>, Vec<_>) = errors.partition(|error| is_about_keys(error));
         let mut mistakes: Vec<String> = others.iter().map(|error| self.mistake(error)).collect();
         if !unknown.is_empty() {
             mistakes.extend(self.unknown(options));
@@ -87,18 +97,13 @@ impl Schema {
     fn unknown(&self, options: &Value) -> Vec<String> {
         let known = match self.keys.is_empty() {
             true => "this strategy has no options".to_owned(),
-            false => self.has(),
+            false => self.has.clone(),
         };
         let keys = options.as_object().into_iter().flatten().filter(|(key, _)| !self.keys.contains(key));
         keys.map(|(key, value)| {
             format!("`{}` (set to {}) is no option; {known}", quoted(key), quoted(&value.to_string()))
         })
         .collect()
-    }
-
-    /// Which options there are. Their names are the component's.
-    fn has(&self) -> String {
-        format!("this strategy has the options {}", sentence(&plain(&self.keys.join(", "))))
     }
 
     fn mistake(&self, error: &jsonschema::ValidationError<'_>) -> String {
@@ -111,7 +116,7 @@ impl Schema {
         match key.is_empty() {
             false => format!("option `{}`: {error}", quoted(key)),
             true if self.keys.is_empty() => error.into_owned(),
-            true => format!("{error}; {}", self.has()),
+            true => format!("{error}; {}", self.has),
         }
     }
 }
@@ -119,11 +124,13 @@ impl Schema {
 /// Where in the schema is what; without the whole of it, which some words of the validator quote.
 fn not_a_schema(error: &jsonschema::ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
+    let is_pattern = place.ends_with("/pattern");
+    let place = quoted(&place);
     let value = error.instance().to_string();
     let words = error.to_string().replace(&value, &quoted(&value));
     let hint = match error.kind() {
-        ValidationErrorKind::Format { .. } if place.ends_with("/pattern") => {
-            "; patterns have no look-around and no back-references here, so that they match in linear time"
+        ValidationErrorKind::Format { .. } if is_pattern => {
+            "; if it has look-around or back-references: patterns have neither here, so that they match in linear time"
         }
         _ => "",
     };

@@ -221,7 +221,7 @@ fn index(draw: &mut Draw, length: usize) -> usize {
 
 /// What a schema says that its options may be: see [`Shown::values`].
 fn option_values(schema: &Value) -> Vec<Tried> {
-    let mut shown = Shown { document: schema, left: MOST_SCHEMAS };
+    let mut shown = Shown { document: schema, left: MOST_SHOWN };
     let tried = |property: Property<'_>| Tried {
         values: shown.values(&property.schemas, 0),
         key: property.key.to_owned(),
@@ -234,13 +234,15 @@ fn option_values(schema: &Value) -> Vec<Tried> {
 const DEEPEST: u32 = 3;
 /// Values of what is inside another one.
 const MOST_INSIDE: usize = 4;
-/// Schemas that are looked at, in each other and of each other.
-const MOST_SCHEMAS: usize = 10_000;
+/// Values of one that is shown with more.
+const MOST_VALUES: usize = 64;
+/// Schemas that are looked at, in each other and of each other, and values that they show.
+const MOST_SHOWN: usize = 10_000;
 
 /// Values that a schema shows.
 struct Shown<'a> {
     document: &'a Value,
-    /// So many schemas are still looked at.
+    /// So many schemas and values are still looked at.
     left: usize,
 }
 
@@ -257,7 +259,7 @@ impl Shown<'_> {
             self.left = self.left.saturating_sub(1);
             let lists = ["enum", "examples"].iter().filter_map(|list| schema.get(list)?.as_array());
             let single = ["const", "default", "minimum", "maximum"].iter().filter_map(|one| schema.get(one));
-            values.extend(lists.flatten().chain(single).cloned());
+            values.extend(lists.flatten().chain(single).take(MOST_VALUES).cloned());
             if schema.get("type").is_some_and(|of| of == "boolean") {
                 values.extend([json!(true), json!(false)]);
             }
@@ -269,6 +271,8 @@ impl Shown<'_> {
         for schema in schemas.iter().filter(|_| depth < DEEPEST) {
             values.extend(self.objects(schema, depth));
         }
+        values.truncate(MOST_VALUES.min(self.left));
+        self.left -= values.len();
         values
     }
 
@@ -276,7 +280,7 @@ impl Shown<'_> {
     fn objects(&mut self, schema: &Value, depth: u32) -> Vec<Value> {
         let mut needed = Map::new();
         let mut members = Vec::new();
-        for property in properties(self.document, schema) {
+        for property in properties(self.document, schema).into_iter().take(MOST_VALUES) {
             let mut values = self.values(&property.schemas, depth + 1);
             values.truncate(MOST_INSIDE);
             if let Some(first) = values.first().filter(|_| property.required) {
@@ -342,13 +346,18 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_in_itself_is_not_followed_without_end() {
-        let branches = vec![json!({ "$ref": "#" }); 300];
-        let keys: Map<String, Value> = (0..300).map(|n| (format!("k{n}"), json!({ "$ref": "#" }))).collect();
-        let schema = json!({
-            "properties": keys, "oneOf": branches, "items": { "$ref": "#" }, "additionalProperties": { "enum": [1] },
-        });
-        assert!(option_values(&schema).len() <= 300);
+    fn what_is_shown_of_a_large_schema_is_bounded() {
+        let keys =
+            |of_key: &Value| (0..3000).map(|n| (format!("k{n}"), of_key.clone())).collect::<Map<_, _>>();
+        let shown =
+            |schema: Value| -> usize { option_values(&schema).iter().map(|tried| tried.values.len()).sum() };
+        let numbers: Vec<usize> = (0..20_000).collect();
+        let one = json!({ "$defs": { "n": { "enum": numbers } }, "properties": keys(&json!({ "$ref": "#/$defs/n" })) });
+        assert!((1000..=MOST_SHOWN).contains(&shown(one)));
+        let names: Vec<String> = (0..3000).map(|n| format!("k{n}")).collect();
+        let inside = json!({ "properties": keys(&json!({ "const": 1 })), "required": names });
+        let two = json!({ "properties": { "a": inside } });
+        assert!((1..=MOST_VALUES).contains(&shown(two)));
     }
 
     #[test]

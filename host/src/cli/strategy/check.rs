@@ -10,7 +10,6 @@ use super::machines::Machines;
 use super::{Failure, Output, catalogue_of};
 use crate::config::flags::ConfigFlags;
 use crate::config::{Config, GroupBy};
-use crate::strategy::Loaded;
 use crate::words::counted;
 use dracpu_topology::machine::Machine;
 use serde_json::json;
@@ -72,6 +71,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         crate::cli::print(&format!("{line}\n"))?;
         Ok(broken < MOST_VIOLATIONS)
     })?;
+    let remarks = trial.remarks();
     let summary = json!({
         "schema": "dracpu.check/v1",
         "strategy": loaded.description().name,
@@ -86,11 +86,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         "denied": trial.counts.denied,
         "violations": broken,
         "stopped": stopped,
-        "remarks": trial.remarks(),
+        "remarks": remarks,
     });
     match args.output {
         Output::Json => eprintln!("{summary}"),
-        Output::Text => eprint!("{}", text(&loaded, &trial, args, broken, stopped)),
+        Output::Text => eprint!("{}", text(&trial, args, &remarks, broken, stopped)),
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -150,11 +150,11 @@ fn ask(
     Ok(false)
 }
 
-fn text(loaded: &Loaded, trial: &Trial, args: &Args, broken: usize, stopped: bool) -> String {
+fn text(trial: &Trial, args: &Args, remarks: &[String], broken: usize, stopped: bool) -> String {
     let counts = &trial.counts;
     let mut text = format!(
         "{}: {} on {} in {}, each asked of a fresh and of a used instance: {} granted, {} denied\n",
-        loaded.identity(),
+        trial.loaded().identity(),
         counted(counts.questions, "question"),
         counted(counts.machines, "machine"),
         counted(counts.settings, "setting"),
@@ -164,7 +164,7 @@ fn text(loaded: &Loaded, trial: &Trial, args: &Args, broken: usize, stopped: boo
     if counts.granted == 0 {
         text += "it never granted anything, so that little was tried: is it meant to refuse all of this?\n";
     }
-    for remark in trial.remarks() {
+    for remark in remarks {
         text += &format!("note: {remark}\n");
     }
     if broken == 0 {
@@ -215,7 +215,7 @@ mod tests {
         let given = cases::shipped().take(1).collect();
         ask(&mut trial, given, &args(500), |violation| panic!("{}", violation.line(1))).unwrap();
         assert_eq!((trial.counts.machines, trial.counts.questions), (1, 500));
-        let text = text(trial.loaded(), &trial, &args(500), 0, false);
+        let text = text(&trial, &args(500), &[], 0, false);
         assert!(text.ends_with("no rule was broken\n"), "{text}");
     }
 

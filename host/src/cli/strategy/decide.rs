@@ -5,6 +5,7 @@ use super::machines::Machines;
 use super::question::{self, Question};
 use super::{Failure, catalogue_of, extended};
 use crate::config::flags::ConfigFlags;
+use crate::config::strategy_name;
 use crate::config::{Config, DeviceMode, GroupBy};
 use crate::device;
 use crate::strategy::{Decision, Fault, Loaded, Opened, StrategyError};
@@ -63,7 +64,7 @@ fn node_options(args: &Args, config: &Config) -> anyhow::Result<Map<String, Valu
     match &args.options {
         Some(text) => serde_json::from_str(text)
             .with_context(|| format!("--options {}: not a JSON object", quoted(text))),
-        None => Ok(config.selection.options_of(&args.strategy)),
+        None => Ok(config.selection.options_of(&strategy_name(args.strategy.clone()))),
     }
 }
 

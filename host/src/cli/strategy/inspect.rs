@@ -1,5 +1,6 @@
 use super::{Failure, Output, catalogue_of, extended};
 use crate::config::flags::ConfigFlags;
+use crate::config::strategy_name;
 use crate::strategy::{ExplicitCpuset, Inspection};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -24,8 +25,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let inspected =
-        catalogue_of(&config)?.inspect(&args.what).map_err(|error| Failure::Failed(error.into()))?;
+    let inspected = catalogue_of(&config)?
+        .inspect(&strategy_name(args.what.clone()))
+        .map_err(|error| Failure::Failed(error.into()))?;
     if let (Output::Text, None, Err(_)) = (args.output, &inspected.content, &inspected.loaded) {
         // Nothing to show but why.
         return inspected.loaded.map(|_| ExitCode::SUCCESS).map_err(|error| Failure::Failed(error.into()));

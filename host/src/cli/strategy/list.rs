@@ -1,7 +1,7 @@
 use super::{Failure, Output, aligned, catalogue_of, extended, short_digest};
 use crate::config::Selection;
 use crate::config::flags::ConfigFlags;
-use crate::strategy::{Catalogue, Loaded, Source};
+use crate::strategy::{Catalogue, LoadError, Loaded, Source};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -28,7 +28,15 @@ struct Row<'a> {
     source: Option<Source>,
     active: bool,
     allowed: bool,
-    loaded: Result<Loaded, String>,
+    loaded: Result<Loaded, LoadError>,
+    /// Why its options of the configuration are none that it has.
+    misfit: Option<String>,
+}
+
+impl Row<'_> {
+    fn fault(&self) -> Option<String> {
+        self.loaded.as_ref().err().map(ToString::to_string).or_else(|| self.misfit.clone())
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -43,40 +51,34 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     };
     let code = crate::cli::print(&answer)?;
-    Ok(if rows.iter().all(|row| row.loaded.is_ok()) { code } else { ExitCode::FAILURE })
+    Ok(if rows.iter().all(|row| row.fault().is_none()) { code } else { ExitCode::FAILURE })
 }
 
 fn rows<'a>(catalogue: &'a Catalogue, selection: &'a Selection) -> Vec<Row<'a>> {
-    let row = |name: &'a str, source: Option<Source>| Row {
-        name,
-        source,
-        active: name == selection.allocator,
-        allowed: selection.names().any(|allowed| allowed == name),
-        loaded: usable(catalogue, selection, name),
+    let row = |name: &'a str, source: Option<Source>| {
+        let loaded = catalogue.load(name);
+        let misfit = loaded.as_ref().ok().and_then(|loaded| misfit(loaded, selection, name));
+        let allowed = selection.names().any(|allowed| allowed == name);
+        Row { name, source, active: name == selection.allocator, allowed, loaded, misfit }
     };
     let missing = selection.names().filter(|name| catalogue.list().all(|(known, _)| known != *name));
     let known = catalogue.list().map(|(name, source)| row(name, Some(source)));
     known.chain(missing.map(|name| row(name, None))).collect()
 }
 
-/// A strategy whose options of the configuration are such as it has.
-fn usable(catalogue: &Catalogue, selection: &Selection, name: &str) -> Result<Loaded, String> {
-    let loaded = catalogue.load(name).map_err(|error| error.to_string())?;
-    let options = loaded.node_options(&selection.options_of(name));
-    options.map(|_| loaded).map_err(|error| error.to_string())
+fn misfit(loaded: &Loaded, selection: &Selection, name: &str) -> Option<String> {
+    loaded.node_options(&selection.options_of(name)).err().map(|error| error.to_string())
 }
 
 fn json(row: &Row<'_>) -> Value {
     let source = row.source.as_ref().map(Source::to_string);
     let answer = json!({ "name": row.name, "source": source, "active": row.active, "allowed": row.allowed });
-    let more = match &row.loaded {
-        Ok(loaded) => {
-            let description = loaded.description();
-            json!({ "version": description.version, "digest": loaded.digest(), "summary": description.summary })
-        }
-        Err(error) => json!({ "error": error }),
-    };
-    extended(answer, more)
+    let known = row.loaded.as_ref().ok().map(|loaded| {
+        let description = loaded.description();
+        json!({ "version": description.version, "digest": loaded.digest(), "summary": description.summary })
+    });
+    let fault = row.fault().map(|fault| json!({ "error": fault }));
+    known.into_iter().chain(fault).fold(answer, extended)
 }
 
 fn text(rows: &[Row<'_>]) -> String {
@@ -91,11 +93,9 @@ fn text(rows: &[Row<'_>]) -> String {
         let source = row.source.as_ref().map_or_else(|| "missing".to_owned(), Source::to_string);
         let (version, digest) = match &row.loaded {
             Ok(loaded) => (loaded.description().version.as_str(), loaded.digest()),
-            Err(error) => {
-                faults += &format!("{error}\n");
-                ("unusable", "")
-            }
+            Err(_) => ("unusable", ""),
         };
+        faults.extend(row.fault().map(|fault| format!("{fault}\n")));
         lines.push([mark, row.name, version, short_digest(digest), &source].map(str::to_owned));
     }
     format!("{}{faults}", aligned(&lines))
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_that_a_strategy_does_not_have_make_it_unusable() {
+    fn options_that_a_strategy_does_not_have_are_told_beside_it() {
         let catalogue = Catalogue::new(&[]).unwrap();
         let selection = Selection {
             allocator: "llc-first".to_owned(),
@@ -114,9 +114,15 @@ mod tests {
             strategy_options: serde_json::Map::from_iter([("full-pcpus-only".to_owned(), json!(true))]),
             allowed_strategies: vec!["packed".to_owned()],
         };
-        let said = usable(&catalogue, &selection, "llc-first").unwrap_err();
+        let rows = rows(&catalogue, &selection);
+        let faults: Vec<_> = rows.iter().filter_map(|row| Some((row.name, row.fault()?))).collect();
+        let [("llc-first", said)] = faults.as_slice() else {
+            panic!("they are the active one's: {faults:?}")
+        };
         assert!(said.contains("options of the node: `full-pcpus-only` (set to true) is no option"), "{said}");
-        assert!(usable(&catalogue, &selection, "packed").is_ok(), "they are the active one's");
+        let told = json(rows.iter().find(|row| row.name == "llc-first").unwrap());
+        assert_eq!((told["error"].as_str(), told["version"].is_string()), (Some(said.as_str()), true));
+        assert!(text(&rows).ends_with(&format!("{said}\n")));
     }
 
     #[test]

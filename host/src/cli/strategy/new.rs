@@ -139,7 +139,7 @@ fn check_name(name: &str) -> anyhow::Result<()> {
         ));
     }
     if strategy_name(name.to_owned()) != name {
-        return Err(anyhow!("{name} is another word for packed in configurations: choose another name"));
+        return Err(anyhow!("{name} is another word for packed: choose another name"));
     }
     if Path::new(name).symlink_metadata().is_ok() {
         return Err(anyhow!("{name} is there already: choose another name, or remove it"));

@@ -125,7 +125,7 @@ impl MachineSpec {
             core_id: core % cores,
             socket: (core / cores).into(),
             numa: core / cores,
-            l3: Some(core / per_cache),
+            l3: Some(core / cores * cores + core % cores / per_cache),
         };
         let rows = (0..total).flat_map(|core| (0..threads).map(move |thread| (core, thread)));
         let mut isolated = CpuSet::new();

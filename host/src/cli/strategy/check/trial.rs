@@ -111,9 +111,12 @@ impl Trial {
         order.extend(shuffled);
         batch.ask_used(&order, &fresh)?;
         let Batch { mut opened, node_options, found, .. } = batch;
+        // Of its own, so that what is asked next does not depend on answers.
+        let mut draw = Draw::of(draw.below(u32::MAX).into());
         if self.unkept.is_none() {
             let place = || place(setting, &node_options);
-            self.unkept = unkept(setting, &mut opened, draw).map(|unkept| format!("{}: {unkept}", place()));
+            self.unkept =
+                unkept(setting, &mut opened, &mut draw).map(|unkept| format!("{}: {unkept}", place()));
         }
         Ok(found)
     }
@@ -122,14 +125,17 @@ impl Trial {
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = self.loaded.remarks();
         remarks.extend(self.refused.as_ref().map(|first| {
-            let settings = counted(self.counts.refused_settings, "more setting");
+            let settings = counted(self.counts.refused_settings, "setting");
             format!("it refused to be opened in {settings}; first {first}")
         }));
         if self.counts.settings > 0 && self.counts.offering_settings == 0 {
             remarks.push("it offered no CPU of any device: a node would publish none".to_owned());
         }
         remarks.extend(self.unkept.as_ref().map(|first| {
-            format!("it refused a claim that its own offers have room for, which a pod then waits for in vain; first {first}")
+            format!(
+                "it refused a claim that its own offers have room for: the scheduler places such a claim, and its pod stays \
+                 pending; first {first}"
+            )
         }));
         remarks
     }
