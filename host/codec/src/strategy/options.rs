@@ -16,6 +16,8 @@ pub struct OptionsError {
     pub mistakes: Vec<String>,
 }
 
+/// What a compiled pattern may take, about.
+const MOST_PATTERN_BYTES: usize = 256 << 10;
 /// So many mistakes are looked at.
 const MOST_MISTAKES: usize = 1000;
 /// So much that is odd about a schema is told.
@@ -38,9 +40,11 @@ impl Schema {
     /// What is wrong with it, in the words of the validator.
     pub fn compile(schema: &Value) -> Result<Self, String> {
         check_bounds(schema)?;
+        let patterns = jsonschema::PatternOptions::regex();
+        let patterns = patterns.size_limit(MOST_PATTERN_BYTES).dfa_size_limit(MOST_PATTERN_BYTES);
         let validator = jsonschema::options()
             .with_draft(jsonschema::Draft::Draft202012)
-            .with_pattern_options(jsonschema::PatternOptions::regex())
+            .with_pattern_options(patterns)
             .build(schema)
             .map_err(|error| not_a_schema(&error))?;
         let keys: Vec<String> =
@@ -241,6 +245,12 @@ mod tests {
         assert_eq!(said, "/properties/x/minLength: -1 is less than the minimum of 0");
         let said = fault(json!({ "properties": { "x": { "pattern": "(?=a)b" } } }));
         assert!(said.starts_with("/properties/x/pattern: ") && said.contains("look-around"), "{said}");
+    }
+
+    #[test]
+    fn a_pattern_that_would_take_much_memory_is_refused() {
+        assert!(Schema::compile(&json!({ "pattern": "(a{100}){100}" })).is_err());
+        assert!(Schema::compile(&json!({ "pattern": "^[a-z][a-z0-9-]{0,62}$" })).is_ok());
     }
 
     #[test]

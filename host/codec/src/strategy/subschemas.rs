@@ -48,13 +48,34 @@ fn list<'a>(schema: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
 /// options by a schema does so as often and as deep, without the limits of the component that it comes from.
 const MOST_EXPANDED: usize = 10_000;
 const DEEPEST: usize = 100;
+/// A compiled pattern is much larger than its text.
+const MOST_PATTERNS: usize = 100;
 
 /// Refuses a schema by which it could take long, or a deep stack, to check options.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence.
 pub fn check_bounds(document: &Value) -> Result<(), String> {
+    if patterns(document) > MOST_PATTERNS {
+        return Err(format!("more than {MOST_PATTERNS} patterns: say it with fewer"));
+    }
     expanded(document, document, 0, &mut HashMap::new()).map(drop)
+}
+
+/// How many patterns are in it. What was read from text is not nested deeply.
+fn patterns(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Object(keywords) => {
+            let own = keywords.iter().map(|(keyword, value)| match (keyword.as_str(), value) {
+                ("pattern", Value::String(_)) => 1,
+                ("patternProperties", Value::Object(patterns)) => patterns.len(),
+                _ => 0,
+            });
+            own.sum::<usize>() + keywords.values().map(patterns).sum::<usize>()
+        }
+        _ => 0,
+    }
 }
 
 /// A schema, references followed.
@@ -224,6 +245,9 @@ mod tests {
         assert!(refused(json!({ "$ref": "#/none" })).contains("no place in it"));
         assert!(refused(json!({ "items": { "$id": "https://example.org/" } })).contains("at its top"));
         assert!(refused(json!({ "$dynamicRef": "#x" })).contains("not supported"));
+        let patterns =
+            json!({ "anyOf": vec![json!({ "pattern": "a", "patternProperties": { "b": true } }); 60] });
+        assert!(refused(patterns).contains("more than 100 patterns"));
         assert_eq!(
             check_bounds(&json!({ "enum": vec!["a"; 20_000], "$id": "https://example.org/" })),
             Ok(())
