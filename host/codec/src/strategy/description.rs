@@ -24,8 +24,8 @@ pub enum DescriptionFault {
     /// The schema is no JSON.
     #[error("the options schema is no JSON: {0}")]
     SchemaText(String),
-    /// The schema is no schema.
-    #[error("the options schema is no JSON Schema: {0}")]
+    /// The schema is no schema, or one that this host does not take.
+    #[error("the options schema cannot be used: {0}")]
     Schema(String),
     /// The host does not know how to compute the attribute.
     #[error("publishes the attribute `{0}`, which this host cannot compute; known are {list}", list = PUBLISHABLE.join(", "))]
