@@ -308,6 +308,24 @@ fn a_core_with_an_isolated_thread_is_opened_only_where_no_wider_one_fits() {
 }
 
 #[test]
+fn a_claim_that_narrows_takes_no_more_cores_than_it_counts_for() {
+    // Three cores of four threads, one thread of each isolated.
+    let machine = MachineSpec::even(1, 1, 3, 4).isolated(set("9-11")).build();
+    let node = r#"{"isolate":"core","isolated":"include"}"#;
+    let of = |count| {
+        decide(&machine, node, &ask(count, r#"{"isolate":"core","isolated":"exclude"}"#), &all_free(&machine))
+    };
+    assert_eq!(of(3).unwrap().grants[0].blocked, set("9"));
+    let denial = of(4).unwrap_err();
+    assert_eq!(denial.reason, Reason::Invalid);
+    assert!(
+        denial.message.contains("would take 2 cores, this node's devices count 4 CPUs for each"),
+        "{}",
+        denial.message
+    );
+}
+
+#[test]
 fn what_is_offered_is_given() {
     for isolation in ISOLATIONS {
         for more in ["", r#","isolated":"include""#, r#","isolated":"only""#, r#","kind":"e-core""#] {
