@@ -140,12 +140,13 @@ impl LlcFirst {
         // An idle machine, as far as the request's wishes let it be used.
         let idle = self.terms.usable(&self.machine, wishes, group.cpus.clone());
         let possible = fewest(&rooms(layout, &idle), asked);
+        let isolation = self.terms.isolation(wishes);
         let mut refusal = None;
         for candidate in self.candidates(request, free.intersection(&group.cpus)) {
             if candidate.len() < asked {
                 continue;
             }
-            let free = match self.terms.isolation(wishes) {
+            let free = match isolation {
                 Isolate::None => Free::of(places, candidate),
                 Isolate::Core | Isolate::Cache => Free::among(places, &idle, candidate),
             };
@@ -157,7 +158,7 @@ impl LlcFirst {
             }
             let Some(choice) = choose(places, layout, &free, asked, held) else { continue };
             let grant = self.terms.grant(&self.machine, wishes, group, choice.cpus.clone())?;
-            let whole = match self.terms.isolation(wishes) {
+            let whole = match isolation {
                 Isolate::None => Free::of(&self.map.places, grant.cpus.clone()).whole,
                 Isolate::Core | Isolate::Cache => free.on_whole_cores(&grant.cpus),
             };

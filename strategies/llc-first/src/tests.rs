@@ -3,7 +3,7 @@
 use super::LlcFirst;
 use dracpu_strategy_sdk::testkit::{
     Claim, CpuRow, Draw, ISOLATIONS, MachineSpec, all_free, check_promises, check_strategy, cpus as set,
-    every_wish, free, open,
+    every_wish, free, narrowing, open,
 };
 use dracpu_strategy_sdk::{Attribute, CpuSet, Decision, Denial, Grant, Holding, Machine, Reason, State};
 use std::collections::BTreeSet;
@@ -332,12 +332,9 @@ fn what_is_offered_is_given() {
             let node = format!("{{{isolation}{more}}}");
             // Claims that ask for less than the node has are served too, and take nothing from others.
             let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
-            let isolated = |which: &str| format!(r#"{{{isolation},"isolated":"{which}"}}"#);
-            let narrower = match more.contains("include") {
-                true => vec![isolated("exclude"), isolated("only")],
-                false => Vec::new(),
-            };
-            let narrower: Vec<&str> = narrower.iter().map(String::as_str).collect();
+            let narrowing = narrowing(isolation);
+            let narrower = narrowing.iter().filter(|_| more.contains("include")).map(String::as_str);
+            let narrower: Vec<&str> = narrower.collect();
             assert_eq!(check_promises::<LlcFirst>(0..200, &node, &[&node, &node, &less], &narrower), Ok(()));
         }
     }

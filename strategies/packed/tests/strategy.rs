@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use dracpu_strategy_packed::Packed;
-use dracpu_strategy_sdk::testkit::{self, Claim, CpuRow, ISOLATIONS, MachineSpec, cpus, every_wish, free};
+use dracpu_strategy_sdk::testkit::{
+    self, Claim, CpuRow, ISOLATIONS, MachineSpec, cpus, every_wish, free, narrowing,
+};
 use dracpu_strategy_sdk::{CpuSet, Decision, Denial, Grant, Machine, Offer, Reason};
 use std::time::{Duration, Instant};
 
@@ -413,12 +415,9 @@ fn what_is_offered_is_given() {
             }
             // Claims that ask for less than the node has are served too, and take nothing from others.
             let less = format!(r#"{{"isolate":"none","threads":"all"{more}}}"#);
-            let isolated = |which: &str| format!(r#"{{{isolation},"isolated":"{which}"}}"#);
-            let narrower = match more.contains("include") {
-                true => vec![isolated("exclude"), isolated("only")],
-                false => Vec::new(),
-            };
-            let narrower: Vec<&str> = narrower.iter().map(String::as_str).collect();
+            let narrowing = narrowing(isolation);
+            let narrower = narrowing.iter().filter(|_| more.contains("include")).map(String::as_str);
+            let narrower: Vec<&str> = narrower.collect();
             testkit::check_promises::<Packed>(0..200, &node, &[&node, &node, &less], &narrower).unwrap();
         }
     }

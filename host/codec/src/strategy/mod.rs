@@ -2,7 +2,7 @@
 //! knows how a strategy is called.
 //!
 //! Reading order: this file (the types), `answer` (what a strategy says, before it is believed), `description`,
-//! `verify` and `offer` (the rules), `denial`, `options`.
+//! `verify` and `offer` (the rules), `denial`, `options` and `subschemas` (what their schema says).
 
 pub mod answer;
 mod denial;

@@ -113,25 +113,27 @@ impl Schema {
     fn mistake(&self, error: &jsonschema::ValidationError<'_>) -> String {
         let path = error.instance_path().to_string();
         let key = path.trim_start_matches('/');
-        // It quotes the whole value.
-        let value = error.instance().to_string();
-        let error = error.to_string().replace(&value, &quoted(&value));
-        let error = sentence(&error);
+        let error = shortened(error);
         match key.is_empty() {
             false => format!("option `{}`: {error}", quoted(key)),
-            true if self.keys.is_empty() => error.into_owned(),
+            true if self.keys.is_empty() => error,
             true => format!("{error}; {}", self.has),
         }
     }
 }
 
-/// Where in the schema is what; without the whole of it, which some words of the validator quote.
+/// The validator's words, without the whole of a value that they quote.
+fn shortened(error: &jsonschema::ValidationError<'_>) -> String {
+    let value = error.instance().to_string();
+    sentence(&error.to_string().replace(&value, &quoted(&value))).into_owned()
+}
+
+/// Where in the schema is what.
 fn not_a_schema(error: &jsonschema::ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
     let is_pattern = place.ends_with("/pattern");
     let place = quoted(&place);
-    let value = error.instance().to_string();
-    let words = error.to_string().replace(&value, &quoted(&value));
+    let words = shortened(error);
     let hint = match error.kind() {
         ValidationErrorKind::Format { .. } if is_pattern => {
             "; if it has look-around or back-references: patterns have neither here, so that they match in linear time"
@@ -139,8 +141,8 @@ fn not_a_schema(error: &jsonschema::ValidationError<'_>) -> String {
         _ => "",
     };
     match place.is_empty() {
-        true => format!("{}{hint}", sentence(&words)),
-        false => format!("{place}: {}{hint}", sentence(&words)),
+        true => format!("{words}{hint}"),
+        false => format!("{place}: {words}{hint}"),
     }
 }
 

@@ -19,7 +19,7 @@ pub use claim::{Claim, cpus, free};
 use dracpu_cpuset::CpuSet;
 pub use dracpu_cpuset::Draw;
 pub use spec::{CpuRow, MachineSpec};
-pub use wishes::{ISOLATIONS, every_wish};
+pub use wishes::{ISOLATIONS, every_wish, narrowing};
 
 use crate::{Decision, Denial, Machine, Offer, Request, State, Strategy, convert};
 

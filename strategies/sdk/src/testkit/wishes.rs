@@ -10,6 +10,13 @@ pub const ISOLATIONS: [&str; 6] = [
     r#""threads":"one","isolate":"cache""#,
 ];
 
+/// Options of claims that are given less of each core and cache than a node with this isolation offers that includes
+/// isolated CPUs.
+#[must_use]
+pub fn narrowing(isolation: &str) -> [String; 2] {
+    ["exclude", "only"].map(|isolated| format!(r#"{{{isolation},"isolated":"{isolated}"}}"#))
+}
+
 /// Objects of options: every combination of the shared ones, each with each of the strategy's own, which are
 /// properties that begin with a comma, or nothing.
 #[must_use]

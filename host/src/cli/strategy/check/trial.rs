@@ -114,9 +114,8 @@ impl Trial {
         // Of its own, so that what is asked next does not depend on answers.
         let mut draw = Draw::of(draw.below(u32::MAX).into());
         if self.unkept.is_none() {
-            let place = || place(setting, &node_options);
-            self.unkept =
-                unkept(setting, &mut opened, &mut draw).map(|unkept| format!("{}: {unkept}", place()));
+            let unkept = unkept(setting, &mut opened, &mut draw);
+            self.unkept = unkept.map(|unkept| format!("{}: {unkept}", place(setting, &node_options)));
         }
         Ok(found)
     }
@@ -381,8 +380,8 @@ fn broken(question: Question, error: &StrategyError) -> Result<Violation, Failur
 fn differs(question: Question, used: &Told, fresh: &Told) -> Violation {
     let earlier = question.before.as_ref().map_or(0, Vec::len);
     let message = format!(
-        "the answer depends on what was asked before: after {earlier} other question{}, {}; asked first, {}",
-        if earlier == 1 { "" } else { "s" },
+        "the answer depends on what was asked before: after {}, {}; asked first, {}",
+        counted(earlier, "other question"),
         used.sentence,
         fresh.sentence
     );
