@@ -1,6 +1,8 @@
 use crate::DRIVER_NAME;
+use dracpu_codec::cdi::{Device, Spec};
 use dracpu_ledger::{Booking, ClaimUid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the names of these specs begin with.
@@ -39,21 +41,6 @@ pub(super) fn claim_of(file_name: &str) -> Option<ClaimUid> {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    cdi_version: String,
-    kind: String,
-    devices: Vec<Device>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Device {
-    name: String,
-    container_edits: Edits,
-}
-
-#[derive(Serialize, Deserialize)]
 struct Edits {
     #[serde(default)]
     mounts: Vec<Mount>,
@@ -78,7 +65,11 @@ pub(super) fn text(uid: &ClaimUid, request: &str, booking: &Booking, host_path: 
         container_path: format!("{IN_CONTAINER}/{claim}/{request}/{DRIVER_NAME}-metadata.json"),
         options: vec!["ro".to_owned(), "bind".to_owned()],
     };
-    let device = Device { name: device_name(uid, request), container_edits: Edits { mounts: vec![mount] } };
+    let device = Device {
+        name: device_name(uid, request),
+        container_edits: Edits { mounts: vec![mount] },
+        annotations: BTreeMap::new(),
+    };
     let spec = Spec {
         cdi_version: CDI_VERSION.to_owned(),
         kind: format!("{DRIVER_NAME}/{CLASS}"),
@@ -90,7 +81,7 @@ pub(super) fn text(uid: &ClaimUid, request: &str, booking: &Booking, host_path: 
 
 /// The files that a spec mounts; none for one that cannot be read.
 pub(super) fn mounted(bytes: &[u8]) -> Vec<PathBuf> {
-    let spec: Option<Spec> = serde_json::from_slice(bytes).ok();
+    let spec: Option<Spec<Edits>> = serde_json::from_slice(bytes).ok();
     let devices = spec.into_iter().flat_map(|spec| spec.devices);
     devices.flat_map(|device| device.container_edits.mounts).map(|mount| mount.host_path).collect()
 }

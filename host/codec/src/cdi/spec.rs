@@ -1,3 +1,4 @@
+use super::frame::{Device, Spec};
 use super::name::{ENV_PREFIX, KIND, device_name};
 use super::record::{ANNOTATION, Record, RecordFault};
 use crate::words::{quoted, sentence};
@@ -66,24 +67,6 @@ impl PartialEq for SpecFault {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    cdi_version: String,
-    kind: String,
-    devices: Vec<Device>,
-}
-
-/// The edits come before the annotations: of a file that was cut off, the CPUs are then the last to go.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Device {
-    name: String,
-    container_edits: Edits,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Serialize, Deserialize)]
 struct Edits {
     #[serde(default)]
     env: Vec<String>,
@@ -110,7 +93,7 @@ pub fn text(uid: &ClaimUid, record: &Record) -> String {
 /// # Errors
 /// When not even its CPUs can be told.
 pub fn parse(uid: &ClaimUid, bytes: &[u8]) -> Result<Content, SpecFault> {
-    let spec: Spec = match serde_json::from_slice(bytes) {
+    let spec: Spec<Edits> = match serde_json::from_slice(bytes) {
         Ok(spec) => spec,
         // Its words quote the file.
         Err(error) => {
