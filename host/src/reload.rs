@@ -2,21 +2,28 @@
 //!
 //! Nothing wakes who waits for a file on every file system (ConfigMap mounts swap a link, some network mounts tell
 //! nobody), so the few files are looked at every second. A change is taken over when it has stayed the same from one look
-//! to the next, and at SIGHUP at once.
+//! to the next, or has not come to rest for a while, and at SIGHUP at once.
+//!
+//! What is to be compiled first is taken over when that is done. A change meanwhile calls it off.
 
 use crate::config::{Config, ConfigFlags, DeviceMode, Selection};
 use crate::driver::{Driver, LoadedOnce, Strategies, Unusable};
 use crate::strategy::Catalogue;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::Signal;
-use tokio::time::MissedTickBehavior;
+use tokio::task::JoinError;
+use tokio::time::{Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
 const LOOK: Duration = Duration::from_secs(1);
+
+/// After so many looks a file that is written without a pause is read as it is.
+const MOST_LOOKS: u32 = 10;
 
 /// What is read again.
 pub(crate) struct Reload {
@@ -27,90 +34,211 @@ pub(crate) struct Reload {
     pub(crate) driver: Arc<Driver>,
 }
 
-/// What came of one reload: what is not as configured.
+/// What came of the start, or of one reload: what is not as configured.
+#[derive(Default)]
 pub(crate) struct Outcome {
+    /// Whether something was read again.
+    pub(crate) is_reload: bool,
     pub(crate) faults: Vec<Unusable>,
+    /// Strategies that are still to be compiled.
+    pub(crate) compiling: Vec<String>,
     /// Keys that only a restart can change.
     pub(crate) restart: Vec<String>,
 }
 
-/// Watches for ever. `watched` is what was there before it was read first; `due`: something is still to be loaded.
-/// `told` is called after each reload.
+/// A selection of which strategies are still to be compiled.
+#[derive(Clone)]
+struct Pending {
+    selection: Selection,
+    strategies: Arc<LoadedOnce>,
+    restart: Vec<String>,
+}
+
+/// Watches for ever. `watched` is what was there before it was read first; `strategies` are what the driver has started
+/// with. `told` is called at the start, and after each reload.
 pub(crate) async fn watch(
     reload: Reload,
-    mut watched: Watched,
-    mut due: bool,
-    mut hangup: Signal,
+    watched: Watched,
+    strategies: Arc<LoadedOnce>,
+    hangup: Signal,
     told: impl Fn(&Outcome),
 ) {
     let reload = Arc::new(reload);
-    let mut last = watched.clone();
-    let mut looks = tokio::time::interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let selection = reload.started.selection.clone();
+    let started = Pending { selection, strategies, restart: Vec::new() };
+    let faults = reload.driver.unusable();
+    let (outcome, mut pending) = started.outcome(faults, false);
+    told(&outcome);
+    let mut changes = Changes::new(watched, hangup);
     loop {
-        if !due {
-            due = tokio::select! {
-                _ = looks.tick() => {
-                    let now = last.again();
-                    let settled = now == last && now != watched;
-                    last = now;
-                    settled
-                }
-                Some(()) = hangup.recv() => true,
-            };
-            if !due {
-                continue;
+        let done = match pending.clone() {
+            None => {
+                changes.next().await;
+                None
             }
-        }
-        due = false;
-        let work = Arc::clone(&reload);
-        let before = last.again();
-        let done = tokio::task::spawn_blocking(move || work.reload()).await;
-        let (outcome, looked) = done
-            .unwrap_or_else(|error| (reload.failed(format!("the driver failed: {error}; report it")), None));
-        watched = looked.unwrap_or(before);
-        last = watched.clone();
+            Some(of) => {
+                let called_off = CancellationToken::new();
+                let until = called_off.clone();
+                let work = Arc::clone(&reload);
+                let mut work = tokio::task::spawn_blocking(move || work.complete(&of, &until));
+                tokio::select! {
+                    done = &mut work => Some(done),
+                    () = changes.next() => {
+                        called_off.cancel();
+                        let _compiled_no_more = work.await;
+                        None
+                    }
+                }
+            }
+        };
+        let outcome = match done {
+            Some(done) => {
+                pending = None;
+                done.unwrap_or_else(|error| reload.broken(&error))
+            }
+            None => {
+                let work = Arc::clone(&reload);
+                let before = changes.last.again();
+                let done = tokio::task::spawn_blocking(move || work.reload()).await;
+                let done = done.unwrap_or_else(|error| Reloaded::nothing(reload.broken(&error)));
+                changes.read(done.watched.unwrap_or(before));
+                // Where nothing could be read, what was to be compiled still is.
+                pending = if done.is_read { done.pending } else { pending };
+                done.outcome
+            }
+        };
         told(&outcome);
     }
 }
 
+/// What came of reading all again.
+struct Reloaded {
+    outcome: Outcome,
+    /// Whether the configuration could be read.
+    is_read: bool,
+    pending: Option<Pending>,
+    /// What was there before it was read; none where it is not known what there is.
+    watched: Option<Watched>,
+}
+
+impl Reloaded {
+    fn nothing(outcome: Outcome) -> Self {
+        Self { outcome, is_read: false, pending: None, watched: None }
+    }
+}
+
+impl Pending {
+    /// What is not as configured, and what is still to be done.
+    fn outcome(self, faults: Vec<Unusable>, is_reload: bool) -> (Outcome, Option<Self>) {
+        let compiling = self.strategies.compiling();
+        let faults = faults.into_iter().filter(|fault| !compiling.contains(&fault.strategy)).collect();
+        let restart = self.restart.clone();
+        let pending = Some(self).filter(|_| !compiling.is_empty());
+        (Outcome { is_reload, faults, compiling, restart }, pending)
+    }
+}
+
 impl Reload {
-    /// Reads all again. Also what was there before it was read, once it is known what that is.
-    fn reload(&self) -> (Outcome, Option<Watched>) {
+    /// Reads all again.
+    fn reload(&self) -> Reloaded {
         let mut watched = Watched::new(&self.flags);
-        let config = match self.flags.load() {
-            Ok(config) => config,
-            Err(error) => return (self.failed(format!("{:#}", anyhow::Error::new(error))), None),
+        let (config, selection) = match self.flags.load_again(self.started.mode, &Map::new()) {
+            Ok(read) => read,
+            Err(error) => return Reloaded::nothing(self.failed(format!("{:#}", anyhow::Error::new(error)))),
         };
-        watched.add(&config.selection);
+        watched.add(&selection);
         let restart = changed_keys(&self.started, &config);
-        let faults = match self.started.mode {
-            DeviceMode::Individual => Vec::new(),
-            DeviceMode::Grouped(_) => self.select(config.selection).err().unwrap_or_default(),
+        let (outcome, pending) = match self.started.mode {
+            DeviceMode::Individual => (Outcome { is_reload: true, restart, ..Outcome::default() }, None),
+            DeviceMode::Grouped(_) => {
+                let catalogue = self.catalogue.with_configured(&selection.strategies);
+                // Without a wait: what is not compiled yet is when everything else has been taken over.
+                let strategies =
+                    Arc::new(LoadedOnce::until(Instant::now(), catalogue, selection.names()));
+                let read = Pending { selection, strategies, restart };
+                let faults = self.select(&read);
+                read.outcome(faults, true)
+            }
         };
-        (Outcome { faults, restart }, Some(watched))
+        Reloaded { outcome, is_read: true, pending, watched: Some(watched) }
+    }
+
+    /// Takes over what had to be compiled first.
+    fn complete(&self, pending: &Pending, called_off: &CancellationToken) -> Outcome {
+        pending.strategies.complete(called_off);
+        let faults = self.select(pending);
+        pending.clone().outcome(faults, true).0
+    }
+
+    fn select(&self, read: &Pending) -> Vec<Unusable> {
+        let strategies: Arc<dyn Strategies> = read.strategies.clone();
+        self.driver.select(read.selection.clone(), &strategies).err().unwrap_or_default()
     }
 
     /// Nothing could be read again.
     fn failed(&self, why: String) -> Outcome {
-        let strategy = self.started.selection.allocator.clone();
-        Outcome { faults: vec![Unusable { strategy, why }], restart: Vec::new() }
+        let strategy = self.driver.selection().allocator;
+        Outcome { is_reload: true, faults: vec![Unusable { strategy, why }], ..Outcome::default() }
     }
 
-    fn select(&self, selection: Selection) -> Result<(), Vec<Unusable>> {
-        let catalogue = self.catalogue.with_configured(&selection.strategies);
-        let loaded: Arc<dyn Strategies> = Arc::new(LoadedOnce::all(catalogue, selection.names()));
-        self.driver.select(selection, &loaded)
+    fn broken(&self, error: &JoinError) -> Outcome {
+        self.failed(format!("the driver failed: {error}; report it"))
     }
 }
 
 /// The keys, other than those of strategies, that say something else than at the start.
-fn changed_keys(started: &Config, now: &Config) -> Vec<String> {
+pub(crate) fn changed_keys(started: &Config, now: &Config) -> Vec<String> {
     let now = Config { selection: started.selection.clone(), ..now.clone() };
     let (Value::Object(started), Value::Object(now)) = (started.describe(), now.describe()) else {
         return Vec::new();
     };
     now.into_iter().filter(|(key, value)| started.get(key) != Some(value)).map(|(key, _)| key).collect()
+}
+
+/// Waits for changes.
+struct Changes {
+    /// What was there when it was read.
+    watched: Watched,
+    /// What was there at the last look.
+    last: Watched,
+    /// Looks since there was something else.
+    looks: u32,
+    tick: Interval,
+    hangup: Signal,
+}
+
+impl Changes {
+    fn new(watched: Watched, hangup: Signal) -> Self {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { last: watched.clone(), watched, looks: 0, tick, hangup }
+    }
+
+    /// Waits for one. Nothing is lost when that is given up.
+    async fn next(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.tick.tick() => {
+                    let now = self.last.again();
+                    let is_new = now != self.watched;
+                    self.looks = if is_new { self.looks + 1 } else { 0 };
+                    let has_settled = now == self.last || self.looks >= MOST_LOOKS;
+                    self.last = now;
+                    if is_new && has_settled {
+                        return;
+                    }
+                }
+                Some(()) = self.hangup.recv() => return,
+            }
+        }
+    }
+
+    /// This was there when all was read again.
+    fn read(&mut self, watched: Watched) {
+        self.last = watched.clone();
+        self.watched = watched;
+        self.looks = 0;
+    }
 }
 
 /// Files, and what they were at some moment.
@@ -130,6 +258,13 @@ impl Watched {
     /// The configuration file.
     pub(crate) fn new(flags: &ConfigFlags) -> Self {
         Self(flags.config.iter().map(|file| (file.clone(), stamp(file))).collect())
+    }
+
+    /// The component files of a selection alone.
+    pub(crate) fn components(selection: &Selection) -> Self {
+        let mut watched = Self(Vec::new());
+        watched.add(selection);
+        watched
     }
 
     /// The component files of a selection, too.

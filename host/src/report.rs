@@ -4,6 +4,7 @@ use crate::driver::{Driver, StrategyInfo, Unusable};
 use crate::http::metrics::Metrics;
 use crate::readiness::{Part, Readiness};
 use crate::reload::Outcome;
+use crate::words::{listed, names};
 use std::sync::Arc;
 
 #[derive(Clone)]
@@ -27,8 +28,9 @@ impl Report {
         }
     }
 
-    /// Configuration and components have been read again.
-    pub(crate) fn reloaded(&self, Outcome { faults, restart }: &Outcome) {
+    /// The driver has started with its configuration and components, or they have been read again.
+    pub(crate) fn configured(&self, outcome: &Outcome) {
+        let Outcome { is_reload, faults, compiling, restart } = outcome;
         self.active();
         let active = self.driver.strategy().ok().flatten();
         let active = active.map(|active| format!("{} {} {}", active.name, active.version, active.digest));
@@ -36,10 +38,15 @@ impl Report {
         let mut notes = Vec::new();
         for Unusable { strategy, why } in faults {
             self.metrics.strategy_failure(strategy, "load");
-            tracing::error!(active, "not reloaded: {why}");
-            notes.push(format!("not reloaded: {why}"));
+            let note = if *is_reload { format!("not reloaded: {why}") } else { why.clone() };
+            tracing::error!(active, "{note}");
+            notes.push(note);
         }
-        if faults.is_empty() {
+        if !compiling.is_empty() {
+            let note = format!("still compiling: {}", names(compiling));
+            tracing::info!(active, "{note}; claims that need it are refused until it is done");
+            notes.push(note);
+        } else if *is_reload && faults.is_empty() {
             tracing::info!(active, "strategies reloaded");
         }
         if !restart.is_empty() {
@@ -47,6 +54,6 @@ impl Report {
             tracing::warn!("changed in the configuration, needs a restart: {keys}");
             notes.push(format!("needs a restart: {keys}"));
         }
-        self.readiness.note(Part::Strategy, Some(notes.join("; ")).filter(|notes| !notes.is_empty()));
+        self.readiness.note(Part::Strategy, Some(listed(&notes)).filter(|_| !notes.is_empty()));
     }
 }

@@ -34,7 +34,7 @@ use dracpu_topology::Overlay;
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +44,9 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// For the runtime's first word of its containers, which it says as soon as it is connected. The kubelet waits 45 s for all
 /// claims of a pod.
 const CONTAINERS: Duration = Duration::from_secs(10);
+/// For components that are not compiled yet, before anybody is served. What takes longer is compiled while the driver
+/// serves, without the claims that need it.
+const COMPILING: Duration = Duration::from_secs(2);
 /// Between two looks at the files of claims, and for claims that nobody will unprepare.
 const CLAIMS: Duration = Duration::from_secs(300);
 /// After that a start is over: the kubelet and the runtime have called, what is published is written.
@@ -130,10 +133,10 @@ async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<
             return Ok(());
         }
     };
-    let Started { driver, catalogue, incomplete } = started;
+    let Started { driver, catalogue, strategies } = started;
     let reload = Reload { flags, started: config.clone(), catalogue, driver: driver.clone() };
     let reload = |report: Report| async move {
-        reload::watch(reload, watched, incomplete, hangup, |outcome| report.reloaded(outcome)).await;
+        reload::watch(reload, watched, strategies, hangup, |outcome| report.configured(outcome)).await;
     };
     let tasks = Tasks::start(&config, access, driver, sysfs, probe, reload).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
@@ -171,8 +174,7 @@ fn identity() -> String {
 struct Started {
     driver: Arc<Driver>,
     catalogue: Catalogue,
-    /// Strategies are left that take long to load.
-    incomplete: bool,
+    strategies: Arc<LoadedOnce>,
 }
 
 async fn start_driver(
@@ -192,13 +194,13 @@ async fn start_driver(
             tracing::warn!("strategies are compiled at every start: {:#}", anyhow::Error::new(error));
         });
         let catalogue =
-            Catalogue::new(&config.selection.strategies)?.with_cache(cache.ok(), &config.sysfs_root);
+            Catalogue::new(&config.selection.strategies)?.in_program(cache.ok(), &config.sysfs_root);
         let names = config.selection.names().filter(|_| config.mode != DeviceMode::Individual);
-        let strategies = Arc::new(LoadedOnce::at_once(catalogue.clone(), names));
-        let incomplete = strategies.is_incomplete();
+        let strategies = LoadedOnce::until(Instant::now() + COMPILING, catalogue.clone(), names);
+        let strategies = Arc::new(strategies);
         let parts = DriverParts {
             topology,
-            strategies,
+            strategies: strategies.clone(),
             api: Arc::new(KubeApi::new(access)),
             specs: SpecDir::new(config.cdi_dir.clone(), probe.clone()),
             metadata: MetadataFiles::new(
@@ -212,7 +214,7 @@ async fn start_driver(
             containers_within: Some(CONTAINERS),
             config,
         };
-        anyhow::Ok(Started { driver: Driver::start(parts)?, catalogue, incomplete })
+        anyhow::Ok(Started { driver: Driver::start(parts)?, catalogue, strategies })
     };
     tokio::task::spawn_blocking(start).await.context("the driver could not be started")?
 }
@@ -249,7 +251,7 @@ impl Tasks {
             peer: Arc::clone(&peer),
             progress: Arc::clone(&progress),
             node: config.node_name.clone(),
-            config: config.describe(),
+            config: config.clone(),
         };
         let live = live::serve(socket, sources, tasks.stop.clone());
         tasks.spawn("server of the command line", async move {

@@ -4,7 +4,7 @@
 
 mod guests;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dracpu::strategy::{Cache, Catalogue, LoadError, digest};
 use dracpu_tests::support::cpus::{Cpus, cpus};
 use dracpu_tests::support::guests::{HIGHEST_FIRST, padded};
@@ -305,7 +305,7 @@ async fn claims_during_swaps_are_decided_by_one_of_the_versions_each() -> Result
     Ok(())
 }
 
-/// Larger than what the daemon compiles itself.
+/// Larger than what a start waits for.
 const LARGE: usize = 2 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -334,33 +334,185 @@ async fn a_large_component_is_compiled_by_a_child_and_kept() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn too_little_memory_to_compile_is_said_and_everything_else_goes_on() -> Result<()> {
-    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
-    std::fs::write(component(&node), padded(HIGHEST_FIRST, LARGE))?;
-    node.config.config = json!({"allowedStrategies": [HIGHEST], "strategies": [entry(&node, HIGHEST)]});
-    // The tests run in some cgroup; here it has a limit.
-    node.config.flags = vec![format!("--cache-dir={}", node.path("cache").display())];
+/// A component of this many kilobytes that takes the compiler minutes and gigabytes: branches among many variables,
+/// each of which could come from anywhere.
+fn slow_to_compile(kilobytes: usize) -> Vec<u8> {
+    const VARIABLES: usize = 4000;
+    let mut draw = 1_u32;
+    let mut any = move || {
+        draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        usize::try_from(draw >> 8).unwrap() % VARIABLES
+    };
+    // Each block has some 18 bytes.
+    let blocks = (0..kilobytes * 1024 / 18).map(|_| {
+        let (from, to, more) = (any(), any(), any());
+        format!(
+            "block local.get {from} br_if 0 local.get {more} local.get {from} i32.add local.set {to} end "
+        )
+    });
+    let variables = "i32 ".repeat(VARIABLES);
+    let blocks: String = blocks.collect();
+    wat::parse_str(format!("(component (core module (func (local {variables}) {blocks})))")).unwrap()
+}
+
+/// A file of memory limits, as a container's cgroup has them: the tests run in some cgroup, here it has a limit.
+fn limit_memory(node: &Node, bytes: &str) -> Result<()> {
     let own = std::fs::read_to_string("/proc/self/cgroup")?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default().to_owned();
     let cgroup = node.path("sys/fs/cgroup").join(own);
     std::fs::create_dir_all(&cgroup)?;
     std::fs::write(cgroup.join("memory.current"), "0")?;
-    std::fs::write(cgroup.join("memory.max"), (1 << 20).to_string())?;
-    node.start_daemon().await?;
-    let body = ready_says(&node, "cannot compile: needs about").await?;
-    assert!(body.contains("MiB of memory, 1 MiB are left"), "{body}");
-    assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
-    let words = format!("{:#}", given(&node, "large", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
-    assert!(
-        words.contains("cannot compile: needs about") && words.contains("resources.limits.memory"),
-        "{words}"
-    );
+    Ok(std::fs::write(cgroup.join("memory.max"), bytes)?)
+}
 
-    std::fs::write(cgroup.join("memory.max"), "max")?;
+async fn node_that_compiles(bytes: &[u8], limit: &str) -> Result<Node> {
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    std::fs::write(component(&node), bytes)?;
+    node.config.config = json!({"allowedStrategies": [HIGHEST], "strategies": [entry(&node, HIGHEST)]});
+    node.config.flags = vec![format!("--cache-dir={}", node.path("cache").display())];
+    limit_memory(&node, limit)?;
+    node.start_daemon().await?;
+    Ok(node)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_little_memory_to_compile_is_said_and_everything_else_goes_on() -> Result<()> {
+    for bytes in [HIGHEST_FIRST.to_vec(), padded(HIGHEST_FIRST, LARGE)] {
+        let node = node_that_compiles(&bytes, &(1 << 20).to_string()).await?;
+        let body = ready_says(&node, "cannot compile: needs about").await?;
+        assert!(body.contains("MiB of memory, 1 MiB are left"), "{body}");
+        assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
+        let words =
+            format!("{:#}", given(&node, "large", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
+        assert!(
+            words.contains("cannot compile: needs about") && words.contains("resources.limits.memory"),
+            "{words}"
+        );
+
+        limit_memory(&node, "max")?;
+        node.signal_daemon(rustix::process::Signal::HUP).await?;
+        let given = || async { Ok(given(&node, "large", &[named("FromClaim", HIGHEST)]).await?.1) };
+        assert_eq!(poll("the large one", SOON, given).await?, cpus("7,15"));
+    }
+    Ok(())
+}
+
+/// A hundred kilobytes that would take 300 MB: the daemon, which is no larger than its container may be, goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_component_that_takes_much_memory_to_compile_is_refused_by_what_it_took() -> Result<()> {
+    let node = node_that_compiles(&slow_to_compile(100), &(48 << 20).to_string()).await?;
+    ready_says(&node, "cannot compile: needs more of memory, 48 MiB are left").await?;
+    assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_taken_over_while_another_strategy_compiles_for_minutes() -> Result<()> {
+    let node = node(&slow_to_compile(300), |_| json!({})).await?;
+    let slow = json!({"allowedStrategies": [HIGHEST], "strategies": [entry(&node, HIGHEST)]});
+    replace(&node, "config.yaml", slow.to_string())?;
+    let body = ready_says(&node, "still compiling").await?;
+    assert_eq!(body, format!("ready\nstrategy: still compiling: `{HIGHEST}`\n"));
+    let words = format!("{:#}", given(&node, "slow", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
+    assert!(words.contains("still compiling; claims that need it are refused until it is done"), "{words}");
+    compiler(&node).await?;
+
+    replace(&node, "config.yaml", r#"{"allocator": "llc-first"}"#)?;
+    let taken_over = || async {
+        let (_, metrics) = node.get("/metrics").await?;
+        ensure!(metrics.contains("dra_cpu_strategy_info{name=\"llc-first\""), "not yet");
+        let (_, body) = node.get("/readyz").await?;
+        ensure!(body == "ready\n", "{body}");
+        Ok(())
+    };
+    poll("llc-first", SOON, taken_over).await?;
+    assert!(compilers(&node).await?.is_empty(), "it was called off");
+
+    // A compiler has no use without its daemon.
+    replace(&node, "config.yaml", slow.to_string())?;
+    ready_says(&node, "still compiling").await?;
+    let compiler = compiler(&node).await?;
+    node.kill_daemon().await?;
+    let gone = || async {
+        ensure!(!std::path::Path::new(&format!("/proc/{}/exe", compiler)).exists(), "still there");
+        Ok(())
+    };
+    poll("the end of the compiler", SOON, gone).await
+}
+
+/// The process id of the daemon's only child.
+async fn compiler(node: &Node) -> Result<u32> {
+    let asked = || async {
+        let children = compilers(node).await?;
+        ensure!(children.len() == 1, "{children:?}");
+        Ok(children[0])
+    };
+    poll("a compiler", SOON, asked).await
+}
+
+/// Process ids of the daemon's children.
+async fn compilers(node: &Node) -> Result<Vec<u32>> {
+    let daemon = node.daemon_process().await?.pid().context("it runs")?;
+    let children = std::fs::read_dir("/proc")?.filter_map(|entry| {
+        let process: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        // Whoever ends meanwhile is none.
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        status.contains(&format!("\nPPid:\t{daemon}\n")).then_some(process)
+    });
+    Ok(children.collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_compiling_is_completed_though_the_configuration_has_become_unreadable() -> Result<()> {
+    let node = node_that_compiles(&padded(HIGHEST_FIRST, LARGE), "max").await?;
+    replace(&node, "config.yaml", "allocator: [")?;
     node.signal_daemon(rustix::process::Signal::HUP).await?;
+    ready_says(&node, "not reloaded").await?;
     let given = || async { Ok(given(&node, "large", &[named("FromClaim", HIGHEST)]).await?.1) };
     assert_eq!(poll("the large one", SOON, given).await?, cpus("7,15"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_a_restart_changes_nothing_before() -> Result<()> {
+    let node = node(HIGHEST_FIRST, |_| json!({})).await?;
+    // The default of `allocator` is another one there.
+    replace(&node, "config.yaml", r#"{"groupBy": "machine"}"#)?;
+    assert_eq!(ready_says(&node, "restart").await?, "ready\nstrategy: needs a restart: groupBy\n");
+    let (claim, lowest) = given(&node, "a", &[]).await?;
+    assert_eq!((decided_by(&node, &claim)?.0.as_str(), lowest), ("packed", cpus("0,8")));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_that_is_no_file_is_refused_and_the_next_one_is_read() -> Result<()> {
+    let node = node(HIGHEST_FIRST, |_| json!({})).await?;
+    let pipe = node.path("pipe");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)?;
+    std::fs::rename(&pipe, node.path("config.yaml"))?;
+    ready_says(&node, "it is a named pipe, not a regular file").await?;
+    replace(&node, "config.yaml", r#"{"allocator": "nobody"}"#)?;
+    ready_says(&node, "strategy nobody: there is none of this name").await?;
+    // A failure is counted for who decides.
+    let (_, metrics) = node.get("/metrics").await?;
+    let failed = |name: &str| format!("dra_cpu_strategy_failures_total{{strategy=\"{name}\",kind=\"load\"}} 1");
+    assert!(metrics.contains(&failed("packed")) && metrics.contains(&failed("nobody")), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allowed_strategy_that_cannot_be_loaded_at_the_start_is_seen() -> Result<()> {
+    let node = node(b"no wasm", |node| {
+        json!({"allowedStrategies": [HIGHEST], "strategies": [entry(node, HIGHEST)]})
+    })
+    .await?;
+    let body = ready_says(&node, "the file does not begin as WebAssembly does").await?;
+    assert!(body.starts_with(&format!("ready\nstrategy: strategy {HIGHEST}: ")), "{body}");
+    let (_, metrics) = node.get("/metrics").await?;
+    let failed = format!("dra_cpu_strategy_failures_total{{strategy=\"{HIGHEST}\",kind=\"load\"}} 1");
+    assert!(metrics.contains(&failed), "{metrics}");
+    assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
     Ok(())
 }
 
@@ -377,8 +529,9 @@ fn what_takes_long_is_left_to_who_can_wait() {
         options: serde_json::Map::new(),
     };
     let cache = Cache::create(&directory.path().join("cache")).unwrap();
-    let catalogue = Catalogue::new(&[config]).unwrap().with_cache(Some(cache), directory.path());
-    let error: LoadError = catalogue.load_at_once(HIGHEST).unwrap_err();
+    let catalogue = Catalogue::new(&[config]).unwrap().in_program(Some(cache), directory.path());
+    let soon = || std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let error: LoadError = catalogue.load_until(HIGHEST, soon()).unwrap_err();
     assert!(error.is_compiling() && error.to_string().contains("still compiling"), "{error}");
-    assert!(catalogue.load_at_once("packed").is_ok());
+    assert!(catalogue.load_until("packed", soon()).is_ok());
 }

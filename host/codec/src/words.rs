@@ -15,13 +15,15 @@ const MOST_LISTED: usize = 20;
 /// So much of a guest's text is kept, before escaping.
 const MOST_CHARS_OF_A_GUEST: usize = 1024;
 
-/// A value to be quoted: whole where it is short, else its beginning and `…`.
+/// A value to be quoted: whole where it is short, else its beginning and `…`; control characters escaped, or it could
+/// write lines of its own into a log.
 #[must_use]
 pub fn quoted(value: &str) -> Cow<'_, str> {
     cut(value, MOST_CHARS)
 }
 
-/// Somebody else's sentence, which may quote what it likes: its beginning and `…` where it is long.
+/// Somebody else's sentence, which may quote what it likes: its beginning and `…` where it is long; control characters
+/// escaped.
 #[must_use]
 pub fn sentence(text: &str) -> Cow<'_, str> {
     cut(text, MOST_CHARS_OF_A_SENTENCE)
@@ -44,9 +46,26 @@ pub fn chain(error: &dyn Error) -> String {
 
 fn cut(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
-        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
-        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", escaped(text.get(..end).unwrap_or_default()))),
+        None => escaped(text),
     }
+}
+
+/// Text of which no character moves, hides or ends what follows.
+fn escaped(text: &str) -> Cow<'_, str> {
+    let is_odd = |char: char| char.is_control() || is_invisible(char);
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(is_odd) {
+        return Cow::Borrowed(text); // as mostly
+    }
+    let mut plain = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_odd(char) {
+            plain.extend(char.escape_default());
+        } else {
+            plain.push(char);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 /// A number of things.
@@ -63,8 +82,8 @@ pub fn listed(mistakes: &[String]) -> String {
 
 /// Names, each in backquotes, in one sentence: the first of them, and how many more there are.
 #[must_use]
-pub fn names(names: &[&str]) -> String {
-    let names: Vec<String> = names.iter().map(|name| format!("`{}`", quoted(name))).collect();
+pub fn names<S: AsRef<str>>(names: &[S]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{}`", quoted(name.as_ref()))).collect();
     some_of(&names, ", ", " and ")
 }
 
@@ -79,23 +98,16 @@ fn some_of(words: &[String], between: &str, before_the_rest: &str) -> String {
 /// Text of a guest without control characters, cut at 1024 of them; what is cut is said.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    if text.len() <= MOST_CHARS_OF_A_GUEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return text.to_owned(); // as mostly
+    if text.len() <= MOST_CHARS_OF_A_GUEST {
+        return escaped(text).into_owned(); // as mostly
     }
-    let mut plain = String::with_capacity(text.len().min(MOST_CHARS_OF_A_GUEST));
-    let mut chars = text.chars();
-    for char in chars.by_ref().take(MOST_CHARS_OF_A_GUEST) {
-        if char.is_control() || is_invisible(char) {
-            plain.extend(char.escape_default());
-        } else {
-            plain.push(char);
+    match text.char_indices().nth(MOST_CHARS_OF_A_GUEST) {
+        Some((end, _)) => {
+            let (kept, rest) = text.split_at(end);
+            format!("{}… ({} characters more)", escaped(kept), rest.chars().count())
         }
+        None => escaped(text).into_owned(),
     }
-    let rest = chars.count();
-    if rest > 0 {
-        plain.push_str(&format!("… ({rest} characters more)"));
-    }
-    plain
 }
 
 /// Characters that reorder or hide what follows (bidirectional controls, line separators): Unicode
@@ -113,6 +125,8 @@ mod tests {
         assert_eq!(quoted("short"), "short");
         assert_eq!(quoted(&"ä".repeat(100)), "ä".repeat(100));
         assert_eq!(quoted(&"ä".repeat(101)), format!("{}…", "ä".repeat(100)));
+        assert_eq!(quoted("a\nERROR b"), "a\\nERROR b");
+        assert_eq!(sentence("red \u{1b}[31m"), "red \\u{1b}[31m");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::Failure;
 use super::process::DriverProcess;
-use crate::config::ConfigFlags;
+use crate::config::{ConfigFlags, MAX_CONFIG_BYTES};
 use anyhow::Context as _;
 use dracpu_topology::{Bundle, Overlay, Topology, read_regular};
 use k8s_openapi::jiff::Timestamp;
@@ -20,9 +20,6 @@ use std::process::ExitCode;
 /// What is said of the running driver's effective configuration: what tools read of the Go driver's.
 const EFFECTIVE_KEYS: [&str; 5] =
     ["cpuDeviceMode", "groupBy", "reservedCPUs", "sysfsOverlay", "publishNodeAllocatableResourceMapping"];
-
-/// The most that is copied of a driver's configuration file.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Write the machine's CPUs and the running driver's configuration to a file, for a bug report
 #[derive(Debug, clap::Args)]

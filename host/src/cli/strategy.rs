@@ -80,7 +80,7 @@ fn catalogue(configured: &[crate::config::StrategyConfig]) -> Result<Catalogue, 
 /// The strategies of a configuration, with what the daemon on this host has compiled of them.
 pub(super) fn catalogue_of(config: &Config) -> Result<Catalogue, Failure> {
     let cache = Cache::existing(&config.cache_dir).ok();
-    Ok(catalogue(&config.selection.strategies)?.with_cache(cache, &config.sysfs_root))
+    Ok(catalogue(&config.selection.strategies)?.in_program(cache, &config.sysfs_root))
 }
 
 /// A JSON object with the keys of another one added.

@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// A strategy of the selection.
 struct Strategy {
     source: Arc<dyn Strategies>,
+    /// The node's, that it was opened with. One that stays when another cannot be used keeps its own.
+    options: Map<String, Value>,
     /// Or why it cannot be used.
     opened: Result<Box<dyn Decide>, String>,
 }
@@ -49,6 +51,7 @@ pub(super) struct Told {
     pub(super) warnings: Vec<Warning>,
     /// CPUs that the machine has and that are offline.
     pub(super) offline: CpuSet,
+    pub(super) selection: Selection,
 }
 
 /// A strategy that cannot be used.
@@ -87,8 +90,8 @@ impl Allocation {
         let selection = self.selection.clone();
         let place = Place::new(config, Arc::new(topology), Some(&self.view));
         let again = |(name, known): (&String, &Strategy)| {
-            let source = known.source.clone();
-            (name.clone(), Strategy { opened: place.open(name, &selection, &*source), source })
+            let (source, options) = (known.source.clone(), known.options.clone());
+            (name.clone(), place.open(name, options, source))
         };
         let opened = self.opened.as_ref().map(|opened| opened.iter().map(again).collect());
         Self::of(config, place, selection, opened)
@@ -169,22 +172,23 @@ impl Allocation {
             strategies: strategies.collect(),
             warnings: self.warnings.clone(),
             offline: self.topology.offline.clone(),
+            selection: self.selection.clone(),
         }
     }
 
     /// A strategy of the selection, with what it is to be asked about.
     pub(super) fn strategy(&mut self, name: &str) -> Result<Asking<'_>, PrepareError> {
         let strategy = self.opened.as_mut().and_then(|opened| opened.get_mut(name));
-        match strategy.map(|strategy| &mut strategy.opened) {
-            Some(Ok(strategy)) => Ok(Asking {
+        match strategy {
+            Some(Strategy { opened: Ok(strategy), options, .. }) => Ok(Asking {
                 strategy: &mut **strategy,
                 view: &self.view,
                 pcie_roots: &self.pcie_roots,
                 topology: &self.topology,
                 reserved: &self.reserved,
-                options: self.selection.options_of(name),
+                options: options.clone(),
             }),
-            Some(Err(why)) => Err(PrepareError::NoStrategy(why.clone())),
+            Some(Strategy { opened: Err(why), .. }) => Err(PrepareError::NoStrategy(why.clone())),
             None => Err(PrepareError::NoStrategy(format!("strategy {name} is not among those of this node"))),
         }
     }
@@ -222,21 +226,14 @@ impl Place {
     }
 
     /// Opens one strategy.
-    fn open(
-        &self,
-        name: &str,
-        selection: &Selection,
-        source: &dyn Strategies,
-    ) -> Result<Box<dyn Decide>, String> {
-        let options = selection.options_of(name);
-        source.open(name, &self.topology, &self.reserved, &self.groups, &options)
+    fn open(&self, name: &str, options: Map<String, Value>, source: Arc<dyn Strategies>) -> Strategy {
+        let opened = source.open(name, &self.topology, &self.reserved, &self.groups, &options);
+        Strategy { source, options, opened }
     }
 
     fn open_all(&self, config: &Config, selection: &Selection, source: &Arc<dyn Strategies>) -> Opened {
-        let open = |name: &str| {
-            let opened = self.open(name, selection, &**source);
-            (name.to_owned(), Strategy { source: source.clone(), opened })
-        };
+        let open =
+            |name: &str| (name.to_owned(), self.open(name, selection.options_of(name), source.clone()));
         (config.mode != DeviceMode::Individual).then(|| selection.names().map(open).collect())
     }
 

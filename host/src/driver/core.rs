@@ -241,6 +241,24 @@ impl Driver {
         lock(&self.told).active.clone()
     }
 
+    /// Which strategies decide, as configured now.
+    #[must_use]
+    pub fn selection(&self) -> Selection {
+        lock(&self.told).selection.clone()
+    }
+
+    /// The strategies that claims may name beside the active one and that cannot be used.
+    #[must_use]
+    pub fn unusable(&self) -> Vec<Unusable> {
+        let told = lock(&self.told);
+        let others = told.strategies.iter().filter(|(name, _)| **name != told.selection.allocator);
+        let fault = |(name, known): (&String, &Result<_, String>)| {
+            let why = known.as_ref().err()?.clone();
+            Some(Unusable { strategy: name.clone(), why })
+        };
+        others.filter_map(fault).collect()
+    }
+
     /// The allocation lock. Blocking: it may be held for as long as a strategy and a file take.
     pub(super) fn allocation(&self) -> Guard<'_, Allocation> {
         self.locks.allocation()

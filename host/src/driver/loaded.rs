@@ -11,6 +11,8 @@ use dracpu_topology::Topology;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// The strategies of a catalogue, each read and compiled once, however often it is opened.
 #[derive(Debug)]
@@ -26,31 +28,34 @@ impl LoadedOnce {
         Self { catalogue, loaded: Mutex::default() }
     }
 
-    /// Loads these strategies of the catalogue. Blocking, for minutes where a component is large.
+    /// Loads these strategies of the catalogue, but of those that must be compiled only what is done by then. The
+    /// others cannot be opened until they are [completed](Self::complete). Blocking.
     #[must_use]
-    pub fn all<'a>(catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::by(Catalogue::load, catalogue, names)
-    }
-
-    /// As [`all`](Self::all), but what would take long is left out: it cannot be opened.
-    #[must_use]
-    pub fn at_once<'a>(catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::by(Catalogue::load_at_once, catalogue, names)
-    }
-
-    fn by<'a>(
-        load: fn(&Catalogue, &str) -> Result<Loaded, LoadError>,
+    pub fn until<'a>(
+        end: Instant,
         catalogue: Catalogue,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Self {
-        let loaded = names.into_iter().map(|name| (name.to_owned(), load(&catalogue, name))).collect();
+        let load = |name: &str| (name.to_owned(), catalogue.load_until(name, end));
+        let loaded = names.into_iter().map(load).collect();
         Self { catalogue, loaded: Mutex::new(loaded) }
     }
 
-    /// Whether something was left out for the time that it takes.
+    /// Those that are still to be compiled.
     #[must_use]
-    pub fn is_incomplete(&self) -> bool {
-        lock(&self.loaded).values().any(|loaded| loaded.as_ref().is_err_and(LoadError::is_compiling))
+    pub fn compiling(&self) -> Vec<String> {
+        let loaded = lock(&self.loaded);
+        let compiling = loaded.iter().filter(|(_, loaded)| loaded.as_ref().is_err_and(LoadError::is_compiling));
+        compiling.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Compiles those, as long as nobody calls it off. Blocking, for minutes where a component is large. What was
+    /// opened before is to be opened anew.
+    pub fn complete(&self, called_off: &CancellationToken) {
+        for name in self.compiling() {
+            let loaded = self.catalogue.load_unless(&name, called_off);
+            lock(&self.loaded).insert(name, loaded);
+        }
     }
 
     fn load(&self, name: &str) -> Result<Loaded, String> {

@@ -6,13 +6,13 @@ use super::report::{
     NODE_SCHEMA, NodeReport, NriReport, PartReport, PodReport, PublishedReport, RuntimeReport, SlicesReport,
     StrategyIdentity, StrategyReport, UnusableReport, WarningReport,
 };
+use crate::config::Config;
 use crate::driver::{Driver, HeldClaim, Inventory, KnownContainer, StrategyInfo};
 use crate::nri::{Peer, Runtime};
 use crate::readiness::{Part, Readiness};
 use crate::slices::{Progress, Published};
 use dracpu_ledger::{Part as BookedPart, StrategyId, Who};
 use dracpu_topology::Warning;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ pub(crate) struct Sources {
     pub(crate) peer: Arc<Peer>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) node: String,
-    pub(crate) config: Value,
+    /// That the daemon has started with.
+    pub(crate) config: Config,
 }
 
 /// The strategies, by name.
@@ -77,7 +78,7 @@ impl Sources {
             containers: containers.into_iter().map(container).collect(),
             slices: self.slices(),
             warnings: warnings.into_iter().map(warning).collect(),
-            config: self.config.clone(),
+            config: Config { selection: self.driver.selection(), ..self.config.clone() }.describe(),
         }
     }
 

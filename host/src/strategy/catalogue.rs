@@ -3,7 +3,7 @@
 
 use crate::config::StrategyConfig;
 use crate::strategy::call::{Failed, Instance};
-use crate::strategy::compiler::{Cache, Compiler, Patience};
+use crate::strategy::compiler::{Author, Cache, Compiler, Patience, Place};
 use crate::strategy::component::{self, ComponentFault, digest};
 use crate::strategy::engine;
 use crate::strategy::error::{Identity, StrategyError};
@@ -17,6 +17,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Where a component comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,6 +190,13 @@ impl Entry {
         Self { name: name.to_owned(), origin, digest: None, limits: Limits::default(), options: Map::new() }
     }
 
+    fn author(&self) -> Author {
+        match &self.origin {
+            Origin::BuiltIn(_) => Author::Driver,
+            Origin::File(_) => Author::Stranger,
+        }
+    }
+
     fn source(&self) -> Source {
         match &self.origin {
             Origin::BuiltIn(_) => Source::BuiltIn,
@@ -225,16 +234,18 @@ impl Catalogue {
     ) -> Result<Self, EngineError> {
         let engine = engine::start().map_err(|error| EngineError(format!("{error:#}")))?;
         let built_in: Vec<_> = built_in.into_iter().collect();
-        let compiler = Compiler::new(engine, None, PathBuf::from("/sys/fs/cgroup"));
+        let compiler = Compiler::new(engine, None, Place::Here);
         Ok(Self { compiler, entries: entries(configured, &built_in), built_in })
     }
 
-    /// Keeps compiled components there, and looks for them there first.
+    /// For a process of the program `dracpu`: compiles what is not built in in a child of this process, and keeps it
+    /// in the cache.
     ///
     /// `sysfs_root` is where sysfs is mounted: what memory is left for compiling is read below it.
     #[must_use]
-    pub fn with_cache(mut self, cache: Option<Cache>, sysfs_root: &Path) -> Self {
-        self.compiler = Compiler::new(self.compiler.engine().clone(), cache, sysfs_root.join("fs/cgroup"));
+    pub fn in_program(mut self, cache: Option<Cache>, sysfs_root: &Path) -> Self {
+        let child = Place::Child { cgroups: sysfs_root.join("fs/cgroup") };
+        self.compiler = Compiler::new(self.compiler.engine().clone(), cache, child);
         self
     }
 
@@ -256,19 +267,28 @@ impl Catalogue {
     /// # Errors
     /// [`LoadError`], which names the strategy, the fault and the remedy.
     pub fn load(&self, name: &str) -> Result<Loaded, LoadError> {
-        self.load_with(name, Patience::Long)
+        self.load_with(name, &long())
     }
 
-    /// As [`load`](Self::load), unless that would take longer than tenths of a second: then the fault is that it is
-    /// still compiling ([`LoadError::is_compiling`]), and `load` is to be called where it can take its time.
+    /// As [`load`](Self::load), unless somebody calls it off: then the fault is that it is still compiling
+    /// ([`LoadError::is_compiling`]).
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_at_once(&self, name: &str) -> Result<Loaded, LoadError> {
-        self.load_with(name, Patience::Short)
+    pub fn load_unless(&self, name: &str, called_off: &CancellationToken) -> Result<Loaded, LoadError> {
+        self.load_with(name, &Patience::Unless(called_off.clone()))
     }
 
-    fn load_with(&self, name: &str, patience: Patience) -> Result<Loaded, LoadError> {
+    /// As [`load`](Self::load), unless compiling would take longer than until then: then the fault is that it is still
+    /// compiling ([`LoadError::is_compiling`]), and `load` is to be called where it can take its time.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_until(&self, name: &str, end: Instant) -> Result<Loaded, LoadError> {
+        self.load_with(name, &Patience::Until(end))
+    }
+
+    fn load_with(&self, name: &str, patience: &Patience) -> Result<Loaded, LoadError> {
         let failed = |fault| LoadError { name: name.to_owned(), fault };
         let entry = self.entry(name).map_err(failed)?;
         let component = self.compiled(entry, &entry.bytes().map_err(failed)?, patience).map_err(failed)?;
@@ -284,7 +304,7 @@ impl Catalogue {
         let failed = |fault| LoadError { name: what.to_owned(), fault };
         let (entry, wanted) = self.entry_or_file(what).map_err(failed)?;
         let bytes = entry.bytes().map_err(failed)?;
-        let component = self.compiled(&entry, &bytes, Patience::Long).map_err(failed)?;
+        let component = self.compiled(&entry, &bytes, &long()).map_err(failed)?;
         self.described(&entry, &component, wanted).map_err(failed)
     }
 
@@ -301,7 +321,7 @@ impl Catalogue {
         let as_far_as_it_goes = || {
             let bytes = entry.bytes()?;
             content = Some((bytes.len(), digest(&bytes)));
-            let component = self.compiled(&entry, &bytes, Patience::Long)?;
+            let component = self.compiled(&entry, &bytes, &long())?;
             let engine = self.compiler.engine();
             imports = component::imports(engine, &component.compiled).map(|(name, _)| name).collect();
             exports = component::exports(engine, &component.compiled).collect();
@@ -331,14 +351,14 @@ impl Catalogue {
     }
 
     /// The component of an entry, compiled.
-    fn compiled(&self, entry: &Entry, bytes: &[u8], patience: Patience) -> Result<Compiled, LoadFault> {
+    fn compiled(&self, entry: &Entry, bytes: &[u8], patience: &Patience) -> Result<Compiled, LoadFault> {
         let origin = entry.source();
         let digest = digest(bytes);
         if let Some(wanted) = entry.digest.as_ref().filter(|wanted| **wanted != digest) {
             return Err(LoadFault::Digest { origin, wanted: wanted.clone(), found: digest });
         }
         let compiled = component::check(bytes, &entry.limits)
-            .and_then(|()| self.compiler.compile(bytes, &digest, patience))
+            .and_then(|()| self.compiler.compile(bytes, &digest, entry.author(), patience))
             .map_err(|fault| LoadFault::Component { origin, fault })?;
         Ok(Compiled { compiled, digest })
     }
@@ -403,6 +423,11 @@ fn entries(configured: &[StrategyConfig], built_in: &[(&'static str, ComponentBy
         .filter(|(name, _)| configured.iter().all(|config| config.name != *name))
         .map(|(name, bytes)| Entry::plain(name, Origin::BuiltIn(bytes.clone())));
     configured_entries.chain(plain).collect()
+}
+
+/// Of somebody who waits as long as it takes.
+fn long() -> Patience {
+    Patience::Unless(CancellationToken::new())
 }
 
 /// Whether somebody who wrote this meant a file: names of strategies have neither slash nor dot.

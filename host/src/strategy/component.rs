@@ -59,14 +59,14 @@ pub enum ComponentFault {
     Compiling,
     /// Too little memory to compile it.
     #[error(
-        "cannot compile: needs about {} MiB of memory, {} MiB are left under the limit of this container; raise its \
+        "cannot compile: needs {} of memory, {} MiB are left under the limit of this container; raise its \
          memory limit (`resources.limits.memory` of the chart)",
-        .needed.div_ceil(1 << 20),
+        .needed.map_or_else(|| "more".to_owned(), |needed| format!("about {} MiB", needed.div_ceil(1 << 20))),
         .left >> 20
     )]
     NoMemory {
-        /// Bytes, about.
-        needed: u64,
+        /// Bytes, about; none where an estimate is lower than what is left, which did not suffice.
+        needed: Option<u64>,
         /// Bytes.
         left: u64,
     },

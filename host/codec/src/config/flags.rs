@@ -1,10 +1,13 @@
 //! The flags that configure the driver, for the daemon and for every verb that looks at a configuration.
 
 use super::merge::{Surroundings, merge};
-use super::{Config, ConfigError, file, values};
+use super::{Config, ConfigError, DeviceMode, MAX_CONFIG_BYTES, Selection, file, values};
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use dracpu_topology::read_regular;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 
 /// The configuration file and the flags over it. Flags that are not given leave the file's value.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -80,6 +83,16 @@ pub struct ConfigFlags {
     pub sysfs_overlay: Option<PathBuf>,
 }
 
+/// What a file of any kind holds, a pipe's too. Of a device only so much is read.
+fn any_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|size| size > MAX_CONFIG_BYTES) {
+        return Err(io::Error::other(format!("it is larger than {MAX_CONFIG_BYTES} bytes")));
+    }
+    Ok(bytes)
+}
+
 /// A path, or nothing (as in `--kubeconfig=`) to take away what the file says.
 fn possibly_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
@@ -100,9 +113,48 @@ impl ConfigFlags {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_with(&self, changes: &Map<String, Value>) -> Result<Config, ConfigError> {
+        self.logged(self.keys(any_file, changes)?)
+    }
+
+    /// As [`load_with`](Self::load_with), for a daemon that runs in this mode, which is not changed: the configuration,
+    /// and which strategies decide as long as the mode stays. Waits for no named pipe.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_again(
+        &self,
+        running: DeviceMode,
+        changes: &Map<String, Value>,
+    ) -> Result<(Config, Selection), ConfigError> {
+        let mut keys = self.keys(|path| read_regular(path, MAX_CONFIG_BYTES), changes)?;
+        let config = self.logged(keys.clone())?;
+        if config.mode == running {
+            let selection = config.selection.clone();
+            return Ok((config, selection));
+        }
+        // What is active where no key names it is the mode's.
+        let device_mode = match running {
+            DeviceMode::Individual => "individual",
+            DeviceMode::Grouped(by) => {
+                keys.insert("groupBy".to_owned(), by.name().into());
+                "grouped"
+            }
+        };
+        keys.insert("cpuDeviceMode".to_owned(), device_mode.into());
+        let (as_it_runs, _) = self.over(keys, &Surroundings::read())?;
+        Ok((config, as_it_runs.selection))
+    }
+
+    /// The keys of the file with changes over them.
+    fn keys(
+        &self,
+        read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+        changes: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, ConfigError> {
         let text = match &self.config {
             None => String::new(),
-            Some(path) => std::fs::read_to_string(path)
+            Some(path) => read(path)
+                .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
                 .map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?,
         };
         let mut keys = file::parse(&text)?;
@@ -113,6 +165,10 @@ impl ConfigFlags {
                 keys.insert(key.clone(), value.clone());
             }
         }
+        Ok(keys)
+    }
+
+    fn logged(&self, keys: Map<String, Value>) -> Result<Config, ConfigError> {
         let (config, warnings) = self.over(keys, &Surroundings::read())?;
         for warning in warnings {
             tracing::warn!("{warning}");

@@ -26,6 +26,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// No configuration is larger: a ConfigMap, which it mostly comes from, is not.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
 /// The effective configuration: the file with explicit flags over it, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

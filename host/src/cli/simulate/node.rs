@@ -11,6 +11,7 @@ use crate::clock::SystemClock;
 use crate::config::{Config, ConfigFlags, StrategyConfig};
 use crate::driver::{Claim, ClaimRef, Driver, DriverParts, LoadedOnce, Prepared, Strategies};
 use crate::metadata::MetadataFiles;
+use crate::reload::{self, Watched};
 use crate::words::quoted;
 use anyhow::{Context as _, anyhow, bail};
 use dracpu_cpuset::CpuSet;
@@ -38,21 +39,25 @@ pub(super) struct Node {
     runtime: Runtime,
     strategies: Loaded,
     driver: Arc<Driver>,
-    node_name: String,
+    /// That the driver has started with.
+    config: Config,
 }
 
-/// Strategies are read and compiled once for a configuration of them: a story restarts the driver often.
+/// Strategies are read and compiled once for a configuration of them and what their files hold: a story restarts the
+/// driver often.
 #[derive(Default)]
-struct Loaded(Option<(Vec<StrategyConfig>, Arc<LoadedOnce>)>);
+struct Loaded(Option<(Vec<StrategyConfig>, Watched, Arc<LoadedOnce>)>);
 
 impl Loaded {
     fn of(&mut self, config: &Config) -> anyhow::Result<Arc<LoadedOnce>> {
         let configured = &config.selection.strategies;
-        if let Some((_, loaded)) = self.0.as_ref().filter(|(known, _)| known == configured) {
+        let files = Watched::components(&config.selection);
+        let is_known = |(known, read, _): &&(Vec<_>, Watched, _)| known == configured && *read == files;
+        if let Some((.., loaded)) = self.0.as_ref().filter(is_known) {
             return Ok(loaded.clone());
         }
         let loaded = Arc::new(LoadedOnce::new(catalogue_of(config).map_err(Failure::into_reason)?));
-        self.0 = Some((configured.clone(), loaded.clone()));
+        self.0 = Some((configured.clone(), files, loaded.clone()));
         Ok(loaded)
     }
 }
@@ -93,10 +98,9 @@ impl Node {
     pub(super) fn start(stage: Stage) -> anyhow::Result<Self> {
         let Stage { flags, config, topology, reserved, cdi_dir } = stage;
         let (api, faults) = (Arc::default(), Arc::default());
-        let node_name = config.node_name.clone();
         let mut strategies = Loaded::default();
         let parts = Parts { topology: topology.clone(), reserved: &reserved, cdi_dir: &cdi_dir, boots: 0 };
-        let driver = parts.start(config, &api, &faults, &mut strategies)?;
+        let driver = parts.start(config.clone(), &api, &faults, &mut strategies)?;
         Ok(Self {
             flags,
             changes: Map::new(),
@@ -110,7 +114,7 @@ impl Node {
             runtime: Runtime::default(),
             strategies,
             driver,
-            node_name,
+            config,
         })
     }
 
@@ -218,20 +222,20 @@ impl Node {
                 self.switch(&cpus, false)?;
                 push = true;
             }
-            Event::Crash {} => self.driver = self.restarted(&self.changes.clone())?,
+            Event::Crash {} => self.restart(&self.changes.clone())?,
             Event::Reboot {} => {
                 std::fs::remove_dir_all(&self.cdi_dir).or_else(ignore_missing)?;
                 self.boots += 1;
                 self.runtime.reboot();
-                self.driver = self.restarted(&self.changes.clone())?;
+                self.restart(&self.changes.clone())?;
             }
             Event::Config { set } => {
                 let mut changes = self.changes.clone();
                 changes.extend(set);
-                self.driver = self.restarted(&changes)?;
+                self.restart(&changes)?;
                 self.changes = changes;
             }
-            Event::Reload { set } => self.reload(set)?,
+            Event::Reload { set } => self.reload(set, &mut answer)?,
             Event::State {} => answer.capacity(&self.driver),
             Event::Fail { what: What::Api, on } => self.api.fail(on),
             Event::Fail { what: What::CdiWrite, on } => self.faults.write.store(on, Ordering::Relaxed),
@@ -261,7 +265,7 @@ impl Node {
             return id;
         }
         let (results, short): (Vec<_>, Vec<_>) =
-            requests.unwrap_or_default().into_iter().map(|request| request.split(&self.node_name)).unzip();
+            requests.unwrap_or_default().into_iter().map(|request| request.split(&self.config.node_name)).unzip();
         let config = config.unwrap_or_default().into_iter().map(Into::into);
         let config = config.chain(short.into_iter().flatten()).collect();
         self.api.put(Claim {
@@ -328,7 +332,7 @@ impl Node {
     }
 
     /// A new process on what is left of the old one: files, and what is around it.
-    fn restarted(&mut self, changes: &Map<String, Value>) -> anyhow::Result<Arc<Driver>> {
+    fn restart(&mut self, changes: &Map<String, Value>) -> anyhow::Result<()> {
         let config = self.flags.load_with(changes)?;
         let parts = Parts {
             topology: without(&self.topology, &self.offline),
@@ -336,15 +340,21 @@ impl Node {
             cdi_dir: &self.cdi_dir,
             boots: self.boots,
         };
-        parts.start(config, &self.api, &self.faults, &mut self.strategies)
+        self.driver = parts.start(config.clone(), &self.api, &self.faults, &mut self.strategies)?;
+        self.config = config;
+        Ok(())
     }
 
-    fn reload(&mut self, set: Map<String, Value>) -> anyhow::Result<()> {
+    fn reload(&mut self, set: Map<String, Value>, answer: &mut Answer) -> anyhow::Result<()> {
         let mut changes = self.changes.clone();
         changes.extend(set);
-        let config = self.flags.load_with(&changes)?;
+        let (config, selection) = self.flags.load_again(self.config.mode, &changes)?;
+        let restart = reload::changed_keys(&self.config, &config);
+        if !restart.is_empty() {
+            answer.set("needsRestart", restart);
+        }
         let strategies: Arc<dyn Strategies> = self.strategies.of(&config)?;
-        self.driver.select(config.selection, &strategies).map_err(|faults| {
+        self.driver.select(selection, &strategies).map_err(|faults| {
             let faults: Vec<String> = faults.into_iter().map(|fault| fault.why).collect();
             anyhow!("not reloaded: {}", faults.join("; "))
         })?;

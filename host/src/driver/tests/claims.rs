@@ -260,6 +260,42 @@ async fn a_strategy_that_cannot_be_replaced_stays_also_over_hotplug() {
     select(Arc::new(home.strategy.clone())).unwrap();
 }
 
+/// Strategies that tell what they are opened with.
+struct Told(Mutex<Vec<(String, Map<String, Value>)>>, Lowest);
+
+impl Strategies for Told {
+    fn open(
+        &self,
+        name: &str,
+        topology: &Topology,
+        reserved: &CpuSet,
+        groups: &[Group],
+        options: &Map<String, Value>,
+    ) -> Result<Box<dyn Decide>, String> {
+        self.0.lock().unwrap().push((name.to_owned(), options.clone()));
+        self.1.open(name, topology, reserved, groups, options)
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_that_stays_keeps_the_options_that_it_was_opened_with() {
+    let home = Home::new();
+    let driver = home.start();
+    let mut selection = home.config.selection.clone();
+    let own = Map::from_iter([("own".to_owned(), json!(true))]);
+    selection.strategy_options = own.clone();
+    let told = Arc::new(Told(Mutex::default(), home.strategy.clone()));
+    let strategies: Arc<dyn Strategies> = told.clone();
+    driver.select(selection.clone(), &strategies).unwrap();
+    // It is the active one no more, and cannot be replaced.
+    selection.allowed_strategies = vec![std::mem::replace(&mut selection.allocator, "other".to_owned())];
+    let damaged = Arc::new(AllBut("packed", home.strategy.clone())) as Arc<dyn Strategies>;
+    assert_eq!(driver.select(selection, &damaged).unwrap_err().len(), 1);
+    told.0.lock().unwrap().clear();
+    driver.machine_changed(home.topology.clone());
+    assert_eq!(*told.0.lock().unwrap(), [("packed".to_owned(), own)]);
+}
+
 #[tokio::test]
 async fn names_of_caches_outlast_hotplug() {
     let mut home = Home::new();

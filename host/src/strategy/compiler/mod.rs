@@ -1,5 +1,5 @@
-//! WebAssembly → machine code: from the cache, else by this process when the component is small, else by a child of
-//! its own with what memory is left.
+//! WebAssembly → machine code: from the cache, else by a child of this process with what memory is left, since a few
+//! kilobytes can take the compiler minutes and gigabytes. What is built in is compiled by this process itself.
 
 mod cache;
 pub(crate) mod child;
@@ -8,23 +8,38 @@ mod memory;
 pub use cache::{Cache, CacheError};
 
 use crate::strategy::component::{self, ComponentFault};
+use child::Child;
 use rustix::fs::MemfdFlags;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-/// Components up to this size in bytes are compiled in this process: it takes tenths of a second and a few megabytes.
+/// Components up to this size in bytes are mostly compiled in tenths of a second.
 const SMALL: usize = 1 << 20;
 
+/// A compiler that has not ended by then never will: the largest components take half a minute.
+const LONGEST: Duration = Duration::from_mins(15);
+
 /// How long a caller can wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Patience {
-    /// Tenths of a second: what takes longer is left.
-    Short,
-    /// Minutes.
-    Long,
+    /// Until then: what takes longer is left, and what is large is not begun.
+    Until(Instant),
+    /// Minutes, if nobody calls it off.
+    Unless(CancellationToken),
+}
+
+/// Whose component it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// Ours: it is known what it takes.
+    Driver,
+    /// Anybody.
+    Stranger,
 }
 
 /// Compiles components.
@@ -32,13 +47,25 @@ pub(crate) enum Patience {
 pub(crate) struct Compiler {
     engine: Engine,
     cache: Option<Cache>,
-    /// Where cgroups are mounted.
-    cgroups: PathBuf,
+    /// Where the components of strangers are compiled.
+    strangers: Place,
+}
+
+/// Where a component is compiled.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// In this process, which may be any that uses this library.
+    Here,
+    /// In a child, which this process can be since it is `dracpu`.
+    Child {
+        /// Where cgroups are mounted.
+        cgroups: PathBuf,
+    },
 }
 
 impl Compiler {
-    pub(crate) fn new(engine: Engine, cache: Option<Cache>, cgroups: PathBuf) -> Self {
-        Self { engine, cache, cgroups }
+    pub(crate) fn new(engine: Engine, cache: Option<Cache>, strangers: Place) -> Self {
+        Self { engine, cache, strangers }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -50,26 +77,39 @@ impl Compiler {
         &self,
         bytes: &[u8],
         digest: &str,
-        patience: Patience,
+        author: Author,
+        patience: &Patience,
     ) -> Result<Component, ComponentFault> {
         if let Some(component) = self.cache.as_ref().and_then(|cache| cache.load(&self.engine, digest)) {
             return Ok(component);
         }
-        if bytes.len() <= SMALL {
-            let component = component::compile(&self.engine, bytes)?;
-            self.keep(digest, || component.serialize().map_err(io::Error::other));
-            return Ok(component);
+        if author == Author::Stranger
+            && let Patience::Until(end) = patience
+            && (bytes.len() > SMALL || Instant::now() >= *end)
+        {
+            return Err(ComponentFault::Compiling);
         }
-        match patience {
-            Patience::Short => Err(ComponentFault::Compiling),
-            Patience::Long => self.compile_in_child(bytes, digest),
+        match &self.strangers {
+            Place::Child { cgroups } if author == Author::Stranger => {
+                let child = Child { memory: memory::left(cgroups), patience, longest: LONGEST };
+                self.compile_in_child(bytes, digest, &child)
+            }
+            _ => {
+                let component = component::compile(&self.engine, bytes)?;
+                self.keep(digest, || component.serialize().map_err(io::Error::other));
+                Ok(component)
+            }
         }
     }
 
-    fn compile_in_child(&self, bytes: &[u8], digest: &str) -> Result<Component, ComponentFault> {
-        let memory = memory::left(&self.cgroups);
+    fn compile_in_child(
+        &self,
+        bytes: &[u8],
+        digest: &str,
+        compiler: &Child<'_>,
+    ) -> Result<Component, ComponentFault> {
         if let Some(cache) = &self.cache {
-            match self.compile_into(cache, bytes, digest, memory)? {
+            match self.compile_into(cache, bytes, digest, compiler)? {
                 Ok(component) => return Ok(component),
                 Err(error) => not_kept(&error),
             }
@@ -78,7 +118,7 @@ impl Compiler {
             |error: io::Error| ComponentFault::NotCompiled(format!("no file for the compiled code: {error}"));
         let file = rustix::fs::memfd_create("dracpu-strategy", MemfdFlags::CLOEXEC);
         let file = file.map(File::from).map_err(|error| unusable(error.into()))?;
-        child::compile(bytes, &file, memory)?.map_err(unusable)?;
+        compiler.compile(bytes, &file)?.map_err(unusable)?;
         let invalid = |error: wasmtime::Error| ComponentFault::NotCompiled(component::clause(&error));
         cache::deserialize(&self.engine, &file).map_err(invalid)
     }
@@ -89,13 +129,13 @@ impl Compiler {
         cache: &Cache,
         bytes: &[u8],
         digest: &str,
-        memory: Option<u64>,
+        compiler: &Child<'_>,
     ) -> Result<io::Result<Component>, ComponentFault> {
         let file = match cache.file() {
             Ok(file) => file,
             Err(error) => return Ok(Err(error)),
         };
-        if let Err(error) = child::compile(bytes, file.as_file(), memory)? {
+        if let Err(error) = compiler.compile(bytes, file.as_file())? {
             return Ok(Err(error));
         }
         let kept = cache.keep(&self.engine, digest, file);
