@@ -215,6 +215,7 @@ REFUSED = {
         'image.path: "../etc/passwd" is not the path of a file within the image',
     ),
     "directory of the host": ("strategies: [{name: a, hostPath: {path: /opt/}}]", 'hostPath.path: "/opt/" is not the absolute path'),
+    "file in the host's root": ("strategies: [{name: a, hostPath: {path: /a.wasm}}]", 'hostPath.path: "/a.wasm" lies in the host.s root directory'),
     "unknown limit": (STRATEGY.replace("}]", ", limits: {memory: 1}}]", 1), "'/strategies/0/limits': additional properties 'memory'"),
     "strategies in both places": (
         f"{STRATEGY}driverConfig: {{strategies: [{{name: other, path: /x}}]}}",

@@ -48,6 +48,8 @@
 {{- with $entry.hostPath -}}
 {{- if or (not (hasPrefix "/" .path)) (hasSuffix "/" .path) (has ".." (splitList "/" .path)) -}}
 {{- $problems = append $problems (printf "%s: hostPath.path: %s is not the absolute path of a file" $where (quote .path)) -}}
+{{- else if eq (dir .path) "/" -}}
+{{- $problems = append $problems (printf "%s: hostPath.path: %s lies in the host's root directory, and the file's directory is mounted; put it into one of its own" $where (quote .path)) -}}
 {{- end -}}
 {{- end -}}
 {{- with $entry.digest -}}
