@@ -153,8 +153,7 @@ impl Reload {
             DeviceMode::Grouped(_) => {
                 let catalogue = self.catalogue.with_configured(&selection.strategies);
                 // Without a wait: what is not compiled yet is when everything else has been taken over.
-                let strategies =
-                    Arc::new(LoadedOnce::until(Instant::now(), catalogue, selection.names()));
+                let strategies = Arc::new(LoadedOnce::until(Instant::now(), catalogue, selection.names()));
                 let read = Pending { selection, strategies, restart };
                 let faults = self.select(&read);
                 read.outcome(faults, true)

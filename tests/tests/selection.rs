@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
 const NUMA0: &str = "cpudevnuma000";
 const HIGHEST: &str = "highest-first";
@@ -132,7 +133,18 @@ async fn a_changed_configuration_is_taken_over_and_claims_alive_are_not_touched(
     let (_, metrics) = node.get("/metrics").await?;
     assert!(metrics.lines().any(|line| line.starts_with(&info) && line.ends_with(" 1")), "{metrics}");
     assert!(!metrics.contains("dra_cpu_strategy_info{name=\"packed\""), "{metrics}");
+    let listed = used(&node).await?;
+    assert_eq!(listed, (HIGHEST.to_owned(), digest(HIGHEST_FIRST)));
     Ok(())
+}
+
+/// Name and digest of the strategy that `strategy list` calls the node's active one.
+async fn used(node: &Node) -> Result<(String, String)> {
+    let answer = node.dracpu_json(&["strategy", "list"]).await?;
+    let strategies = answer["strategies"].as_array().unwrap();
+    let active = strategies.iter().find(|strategy| strategy["active"] == true).unwrap();
+    let text = |key: &str| active[key].as_str().unwrap().to_owned();
+    Ok((text("name"), text("digest")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,6 +176,7 @@ async fn what_cannot_be_used_leaves_the_old_in_place_and_is_seen() -> Result<()>
         replace(&node, file, content)?;
         let body = ready_says(&node, words).await?;
         assert!(body.starts_with("ready\nstrategy: not reloaded: "), "{body}");
+        assert_eq!(used(&node).await?, (HIGHEST.to_owned(), digest(HIGHEST_FIRST)));
         failures += 1.0;
         assert_eq!(given(&node, "new", &[]).await?.1, cpus("7,15"), "{words}");
         node.unprepare(&ClaimRef { uid: "uid-new".to_owned(), ..node.write_claim("new", NUMA0, "2", &[]) })
@@ -382,8 +395,7 @@ async fn too_little_memory_to_compile_is_said_and_everything_else_goes_on() -> R
         let body = ready_says(&node, "cannot compile: needs about").await?;
         assert!(body.contains("MiB of memory, 1 MiB are left"), "{body}");
         assert_eq!(given(&node, "own", &[]).await?.1, cpus("0,8"));
-        let words =
-            format!("{:#}", given(&node, "large", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
+        let words = format!("{:#}", given(&node, "large", &[named("FromClaim", HIGHEST)]).await.unwrap_err());
         assert!(
             words.contains("cannot compile: needs about") && words.contains("resources.limits.memory"),
             "{words}"
@@ -484,6 +496,43 @@ async fn what_needs_a_restart_changes_nothing_before() -> Result<()> {
     Ok(())
 }
 
+/// A story plays a reload as the daemon does one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_story_reloads_as_the_daemon_does() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let own = directory.path().join("own.wasm");
+    std::fs::write(&own, HIGHEST_FIRST)?;
+    let entry = json!({"name": HIGHEST, "path": own});
+    let prepare = |claim: &str| json!({"op": "prepare", "claim": claim, "requests": [{"name": "r", "device": NUMA0, "cpus": "2"}]});
+    let config = json!({"op": "config", "set": {"allocator": HIGHEST, "strategies": [entry]}});
+    let mut simulate = tokio::process::Command::new(dracpu_tests::support::daemon::dracpu_bin()?)
+        .args(["simulate", "-", "--machine=desktop-smt", "-o", "json"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    let mut story = simulate.stdin.take().unwrap();
+    let mut answers = tokio::io::BufReader::new(simulate.stdout.take().unwrap()).lines();
+    let mut play = async |event: Value| -> Result<Value> {
+        story.write_all(format!("{event}\n").as_bytes()).await?;
+        Ok(serde_json::from_str(&answers.next_line().await?.context("an answer")?)?)
+    };
+    for (event, key, answer) in [
+        (json!({"op": "reload", "set": {"groupBy": "machine"}}), "needsRestart", json!(["groupBy"])),
+        // Still `packed`, though a driver that starts so would have another default.
+        (prepare("a"), "cpus", json!("0-1")),
+        (json!({"op": "reload", "set": {"groupBy": null}}), "ok", json!(true)),
+        (config, "ok", json!(true)),
+        (prepare("b"), "cpus", json!("14-15")),
+    ] {
+        let said = play(event).await?;
+        assert_eq!(said[key], answer, "{said}");
+    }
+    std::fs::write(&own, "no wasm")?;
+    let said = play(json!({"op": "reload", "set": {}})).await?;
+    assert!(said["error"].as_str().unwrap().contains("does not begin as WebAssembly does"), "{said}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_is_no_file_is_refused_and_the_next_one_is_read() -> Result<()> {
     let node = node(HIGHEST_FIRST, |_| json!({})).await?;
@@ -496,16 +545,18 @@ async fn a_configuration_that_is_no_file_is_refused_and_the_next_one_is_read() -
     ready_says(&node, "strategy nobody: there is none of this name").await?;
     // A failure is counted for who decides.
     let (_, metrics) = node.get("/metrics").await?;
-    let failed = |name: &str| format!("dra_cpu_strategy_failures_total{{strategy=\"{name}\",kind=\"load\"}} 1");
+    let failed =
+        |name: &str| format!("dra_cpu_strategy_failures_total{{strategy=\"{name}\",kind=\"load\"}} 1");
     assert!(metrics.contains(&failed("packed")) && metrics.contains(&failed("nobody")), "{metrics}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allowed_strategy_that_cannot_be_loaded_at_the_start_is_seen() -> Result<()> {
-    let node = node(b"no wasm", |node| {
-        json!({"allowedStrategies": [HIGHEST], "strategies": [entry(node, HIGHEST)]})
-    })
+    let node = node(
+        b"no wasm",
+        |node| json!({"allowedStrategies": [HIGHEST], "strategies": [entry(node, HIGHEST)]}),
+    )
     .await?;
     let body = ready_says(&node, "the file does not begin as WebAssembly does").await?;
     assert!(body.starts_with(&format!("ready\nstrategy: strategy {HIGHEST}: ")), "{body}");

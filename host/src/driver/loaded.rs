@@ -31,11 +31,7 @@ impl LoadedOnce {
     /// Loads these strategies of the catalogue, but of those that must be compiled only what is done by then. The
     /// others cannot be opened until they are [completed](Self::complete). Blocking.
     #[must_use]
-    pub fn until<'a>(
-        end: Instant,
-        catalogue: Catalogue,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
+    pub fn until<'a>(end: Instant, catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
         let load = |name: &str| (name.to_owned(), catalogue.load_until(name, end));
         let loaded = names.into_iter().map(load).collect();
         Self { catalogue, loaded: Mutex::new(loaded) }
@@ -45,7 +41,8 @@ impl LoadedOnce {
     #[must_use]
     pub fn compiling(&self) -> Vec<String> {
         let loaded = lock(&self.loaded);
-        let compiling = loaded.iter().filter(|(_, loaded)| loaded.as_ref().is_err_and(LoadError::is_compiling));
+        let compiling =
+            loaded.iter().filter(|(_, loaded)| loaded.as_ref().is_err_and(LoadError::is_compiling));
         compiling.map(|(name, _)| name.clone()).collect()
     }
 

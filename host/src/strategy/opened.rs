@@ -317,7 +317,9 @@ impl Opened {
             return Ok(self.options_text.clone()); // checked when the strategy was opened
         }
         let options = Value::Object(merged(&self.options, &request.options));
-        self.loaded.0.schema.check(&options, || format!("options of request {}", request.name))?;
+        self.loaded.0.schema.check(&options, || {
+            format!("options of request {} (the claim's over those of its class)", request.name)
+        })?;
         Ok(options.to_string())
     }
 }

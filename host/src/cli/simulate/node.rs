@@ -264,8 +264,11 @@ impl Node {
         if known && requests.is_none() && config.is_none() {
             return id;
         }
-        let (results, short): (Vec<_>, Vec<_>) =
-            requests.unwrap_or_default().into_iter().map(|request| request.split(&self.config.node_name)).unzip();
+        let (results, short): (Vec<_>, Vec<_>) = requests
+            .unwrap_or_default()
+            .into_iter()
+            .map(|request| request.split(&self.config.node_name))
+            .unzip();
         let config = config.unwrap_or_default().into_iter().map(Into::into);
         let config = config.chain(short.into_iter().flatten()).collect();
         self.api.put(Claim {

@@ -98,7 +98,8 @@ fn config_of(node: &NodeReport) -> Result<Config, Failure> {
         cache_dir: path("--cache-dir"),
         ..ConfigFlags::default()
     };
-    let keys = ["cpuDeviceMode", "groupBy", "allocator", "strategies", "strategyOptions", "allowedStrategies"];
+    let keys =
+        ["cpuDeviceMode", "groupBy", "allocator", "strategies", "strategyOptions", "allowedStrategies"];
     let keys = keys.into_iter().filter_map(|key| Some((key.to_owned(), given(node.config.get(key)?)?)));
     let around = Surroundings { host_name: node.node.clone(), ..Surroundings::default() };
     let (config, _) = flags.over(keys.collect(), &around)?;
@@ -161,7 +162,10 @@ fn of_driver(
         let unusable = node.unusable.iter().find(|unusable| unusable.name == name);
         let fault = unusable.map(|unusable| unusable.reason.clone());
         let fault = fault.or_else(|| node.problem.clone().filter(|_| active));
-        return (None, Some(fault.unwrap_or_else(|| format!("strategy {name}: the driver does not have it"))));
+        return (
+            None,
+            Some(fault.unwrap_or_else(|| format!("strategy {name}: the driver does not have it"))),
+        );
     };
     // The file may have been replaced by one that the driver could not take over.
     let same = catalogue.load(name).ok().filter(|loaded| loaded.digest() == used.digest);

@@ -206,6 +206,7 @@ fn needed(component: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio_util::sync::CancellationToken;
 
     #[test]
     fn code_in_modules_takes_memory_and_data_hardly_any() {
@@ -219,5 +220,27 @@ mod tests {
         let for_code = code.1 - MEMORY_TO_BEGIN_WITH - code.0;
         assert!((10_000..10_020).contains(&(for_code / MEMORY_PER_BYTE_OF_CODE)), "{for_code}");
         assert_eq!(needed(b"no component"), MEMORY_TO_BEGIN_WITH + 12);
+    }
+
+    #[test]
+    fn a_compiler_that_nobody_waits_for_is_ended() {
+        let hour = Duration::from_hours(1);
+        let called_off = CancellationToken::new();
+        called_off.cancel();
+        for (patience, longest, expected) in [
+            (Patience::Until(Instant::now()), hour, Some(Cut::LeftAlone)),
+            (Patience::Unless(called_off), hour, Some(Cut::LeftAlone)),
+            (Patience::Unless(CancellationToken::new()), Duration::ZERO, Some(Cut::TooLong)),
+        ] {
+            let mut sleeper = Command::new("sleep").arg("3600").spawn().unwrap();
+            let (_at_work, ended) = channel();
+            let child = Child { memory: None, patience: &patience, longest };
+            assert_eq!(child.watch(Pid::from_child(&sleeper), &ended), expected);
+            assert_eq!(sleeper.wait().unwrap().signal(), Some(SIGKILL));
+        }
+        let (at_work, ended) = channel();
+        drop(at_work);
+        let child = Child { memory: None, patience: &Patience::Until(Instant::now()), longest: hour };
+        assert_eq!(child.watch(rustix::process::getpid(), &ended), None);
     }
 }
