@@ -40,6 +40,8 @@ pub(crate) struct Outcome {
     /// Whether something was read again.
     pub(crate) is_reload: bool,
     pub(crate) faults: Vec<Unusable>,
+    /// Faults that were told before.
+    pub(crate) known: Vec<Unusable>,
     /// Strategies that are still to be compiled.
     pub(crate) compiling: Vec<String>,
     /// Keys that only a restart can change.
@@ -70,6 +72,7 @@ pub(crate) async fn watch(
     let (outcome, mut pending) = started.outcome(faults, false);
     told(&outcome);
     let mut changes = Changes::new(watched, hangup);
+    let mut unreadable = Vec::new();
     loop {
         let done = match pending.clone() {
             None => {
@@ -85,7 +88,7 @@ pub(crate) async fn watch(
                     done = &mut work => Some(done),
                     () = changes.next() => {
                         called_off.cancel();
-                        let _compiled_no_more = work.await;
+                        let _of_no_use = work.await;
                         None
                     }
                 }
@@ -94,37 +97,39 @@ pub(crate) async fn watch(
         let outcome = match done {
             Some(done) => {
                 pending = None;
-                done.unwrap_or_else(|error| reload.broken(&error))
+                let outcome = done.unwrap_or_else(|error| reload.broken(&error));
+                Outcome { known: unreadable.clone(), ..outcome }
             }
             None => {
                 let work = Arc::clone(&reload);
                 let before = changes.last.again();
-                let done = tokio::task::spawn_blocking(move || work.reload()).await;
-                let done = done.unwrap_or_else(|error| Reloaded::nothing(reload.broken(&error)));
-                changes.read(done.watched.unwrap_or(before));
-                // Where nothing could be read, what was to be compiled still is.
-                pending = if done.is_read { done.pending } else { pending };
-                done.outcome
+                let read = tokio::task::spawn_blocking(move || work.reload()).await;
+                match read.unwrap_or_else(|error| Err(reload.broken(&error))) {
+                    Ok(read) => {
+                        changes.read(read.watched);
+                        unreadable.clear();
+                        pending = read.pending;
+                        read.outcome
+                    }
+                    // What was to be compiled still is.
+                    Err(outcome) => {
+                        changes.read(before);
+                        unreadable.clone_from(&outcome.faults);
+                        outcome
+                    }
+                }
             }
         };
         told(&outcome);
     }
 }
 
-/// What came of reading all again.
-struct Reloaded {
+/// All has been read again.
+struct Read {
     outcome: Outcome,
-    /// Whether the configuration could be read.
-    is_read: bool,
     pending: Option<Pending>,
-    /// What was there before it was read; none where it is not known what there is.
-    watched: Option<Watched>,
-}
-
-impl Reloaded {
-    fn nothing(outcome: Outcome) -> Self {
-        Self { outcome, is_read: false, pending: None, watched: None }
-    }
+    /// What was there before it was read.
+    watched: Watched,
 }
 
 impl Pending {
@@ -134,18 +139,17 @@ impl Pending {
         let faults = faults.into_iter().filter(|fault| !compiling.contains(&fault.strategy)).collect();
         let restart = self.restart.clone();
         let pending = Some(self).filter(|_| !compiling.is_empty());
-        (Outcome { is_reload, faults, compiling, restart }, pending)
+        (Outcome { is_reload, faults, compiling, restart, known: Vec::new() }, pending)
     }
 }
 
 impl Reload {
-    /// Reads all again.
-    fn reload(&self) -> Reloaded {
+    /// Reads all again. The error: the configuration cannot be read.
+    fn reload(&self) -> Result<Read, Outcome> {
         let mut watched = Watched::new(&self.flags);
-        let (config, selection) = match self.flags.load_again(self.started.mode, &Map::new()) {
-            Ok(read) => read,
-            Err(error) => return Reloaded::nothing(self.failed(format!("{:#}", anyhow::Error::new(error)))),
-        };
+        let read = self.flags.load_again(self.started.mode, &Map::new());
+        let (config, selection) =
+            read.map_err(|error| self.failed(format!("{:#}", anyhow::Error::new(error))))?;
         watched.add(&selection);
         let restart = changed_keys(&self.started, &config);
         let (outcome, pending) = match self.started.mode {
@@ -159,7 +163,7 @@ impl Reload {
                 read.outcome(faults, true)
             }
         };
-        Reloaded { outcome, is_read: true, pending, watched: Some(watched) }
+        Ok(Read { outcome, pending, watched })
     }
 
     /// Takes over what had to be compiled first.

@@ -30,18 +30,20 @@ impl Report {
 
     /// The driver has started with its configuration and components, or they have been read again.
     pub(crate) fn configured(&self, outcome: &Outcome) {
-        let Outcome { is_reload, faults, compiling, restart } = outcome;
+        let Outcome { is_reload, faults, known, compiling, restart } = outcome;
         self.active();
         let active = self.driver.strategy().ok().flatten();
         let active = active.map(|active| format!("{} {} {}", active.name, active.version, active.digest));
         let active = active.unwrap_or_else(|| "none".to_owned());
-        let mut notes = Vec::new();
-        for Unusable { strategy, why } in faults {
-            self.metrics.strategy_failure(strategy, "load");
-            let note = if *is_reload { format!("not reloaded: {why}") } else { why.clone() };
-            tracing::error!(active, "{note}");
-            notes.push(note);
+        let note = |Unusable { why, .. }: &Unusable| match is_reload {
+            true => format!("not reloaded: {why}"),
+            false => why.clone(),
+        };
+        for fault in faults {
+            self.metrics.strategy_failure(&fault.strategy, "load");
+            tracing::error!(active, "{}", note(fault));
         }
+        let mut notes: Vec<String> = known.iter().chain(faults).map(note).collect();
         if !compiling.is_empty() {
             let note = format!("still compiling: {}", names(compiling));
             tracing::info!(active, "{note}; claims that need it are refused until it is done");

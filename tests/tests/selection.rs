@@ -482,6 +482,8 @@ async fn what_was_compiling_is_completed_though_the_configuration_has_become_unr
     ready_says(&node, "not reloaded").await?;
     let given = || async { Ok(given(&node, "large", &[named("FromClaim", HIGHEST)]).await?.1) };
     assert_eq!(poll("the large one", SOON, given).await?, cpus("7,15"));
+    // The mistake is still there.
+    ready_says(&node, "not reloaded").await?;
     Ok(())
 }
 
