@@ -70,9 +70,10 @@ impl Strategy for LlcFirst {
         let mut free = now.free.clone();
         let mut held = Held::default();
         let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
-        let count = |at: usize| requests.get(at).map_or(0, asked);
-        // The large ones first: small ones fit into what is left.
-        for at in descending(requests.len(), &|at| (count(at), false, 0)) {
+        // Of equals the large ones first: small ones fit into what is left.
+        let terms = &self.terms;
+        for at in terms.order(&self.machine, requests, &free, |options| &options.wishes, |asked| !asked.count)
+        {
             let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
             let (grant, why) = self.serve(request, &free, &held).map_err(|denial| denial.of_request(at))?;
             free.subtract(&grant.cpus);

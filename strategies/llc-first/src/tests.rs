@@ -326,6 +326,28 @@ fn a_claim_that_narrows_takes_no_more_cores_than_it_counts_for() {
 }
 
 #[test]
+fn what_has_least_to_choose_from_is_served_first() {
+    let spec = machine(1, 4, 4, 1);
+    let kinds = spec.kind("p-core", 1024, set("0-7")).kind("e-core", 512, set("8-15")).build();
+    // Fast cores for six of any kind are a preference, for the others a demand.
+    let claim = Claim::with("{}").request(6).request(4).options(r#"{"kind":"p-core"}"#);
+    let decision = decide(&kinds, "{}", &claim, &all_free(&kinds)).unwrap();
+    assert_eq!((decision.grants[0].cpus.len(), decision.grants[1].cpus.clone()), (6, set("0-3")));
+}
+
+#[test]
+fn a_claim_for_one_kind_takes_no_more_caches_than_it_counts_for() {
+    let p_cores: CpuSet = (0..24).filter(|cpu| cpu % 8 < 4).collect();
+    let e_cores: CpuSet = (0..24).filter(|cpu| cpu % 8 >= 4).collect();
+    let machine = machine(1, 3, 8, 1).kind("p-core", 1024, p_cores).kind("e-core", 512, e_cores).build();
+    let ask = |count| ask(count, r#"{"isolate":"cache","kind":"p-core"}"#);
+    let of = |count| decide(&machine, r#"{"isolate":"cache"}"#, &ask(count), &all_free(&machine));
+    assert_eq!(of(4).unwrap().grants[0].blocked.len(), 4);
+    let denial = of(8).unwrap_err();
+    assert!(denial.message.contains("with kind: p-core would take 2 caches"), "{}", denial.message);
+}
+
+#[test]
 fn what_is_offered_is_given() {
     for isolation in ISOLATIONS {
         for more in ["", r#","isolated":"include""#, r#","isolated":"only""#, r#","kind":"e-core""#] {

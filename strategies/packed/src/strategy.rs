@@ -6,7 +6,6 @@ use dracpu_strategy_sdk::{
     CpuSet, Decision, Denial, Description, ExplicitCpuset, Grant, Group, Isolate, Machine, Offer, Request,
     State, Strategy, Terms, Threads, cpu_count, deny, log, push_counted,
 };
-use std::borrow::Cow;
 
 /// The strategy: the kubelet's packing, within the groups of the machine.
 #[derive(Debug)]
@@ -16,6 +15,8 @@ pub struct Packed {
     /// The machine with one thread of each core, where cores have more.
     first_threads: Option<Layout>,
     terms: Terms,
+    /// Whether the devices offer whole cores.
+    full_cores: bool,
 }
 
 impl Strategy for Packed {
@@ -46,25 +47,29 @@ impl Strategy for Packed {
         let threads = terms.first_threads();
         let first_threads = (*threads != machine.online()).then(|| Layout::only(&machine, threads));
         let layout = Layout::of(&machine);
-        Ok((Self { machine, layout, first_threads, terms }, offers))
+        Ok((Self { machine, layout, first_threads, terms, full_cores: plan.full_cores }, offers))
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
-        let mut free = Cow::Borrowed(&now.free);
         let mut budget = SearchBudget::default();
         let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
-        let grants = Vec::with_capacity(requests.len());
-        let mut decision = Decision { grants, join_shared_pool, why: String::new() };
-        for (at, request) in requests.iter().enumerate() {
-            if let Some(last) = decision.grants.last() {
-                decision.why.push_str("; ");
-                free.to_mut().subtract(&last.cpus);
-                free.to_mut().subtract(&last.blocked);
-            }
-            let grant = self.serve(request, &free, &mut budget, &mut decision.why);
-            decision.grants.push(grant.map_err(|denial| denial.of_request(at))?);
+        if let [request] = requests {
+            let (grant, why) =
+                self.serve(request, &now.free, &mut budget).map_err(|denial| denial.of_request(0))?;
+            return Ok(Decision { grants: vec![grant], join_shared_pool, why });
         }
-        Ok(decision)
+        let mut free = now.free.clone();
+        let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
+        for at in self.terms.order(&self.machine, requests, &free, |options| &options.wishes, |_| 0) {
+            let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
+            let served = self.serve(request, &free, &mut budget);
+            let (grant, why) = served.map_err(|denial| denial.of_request(at))?;
+            free.subtract(&grant.cpus);
+            free.subtract(&grant.blocked);
+            *answer = (grant, why);
+        }
+        let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+        Ok(Decision { grants, join_shared_pool, why: reasons.join("; ") })
     }
 }
 
@@ -82,16 +87,22 @@ fn core_step(machine: &Machine, terms: &Terms, group: &Group) -> u32 {
 }
 
 impl Packed {
-    /// What one request gets; why that is put behind what is said of others.
+    /// What one request gets, and why that.
     fn serve(
         &self,
         request: &Request<Options>,
         free: &CpuSet,
         budget: &mut SearchBudget,
-        why: &mut String,
-    ) -> Result<Grant, Denial> {
+    ) -> Result<(Grant, String), Denial> {
         let wishes = &request.options.wishes;
         let plan = request.options.plan(self.terms.isolation(wishes))?;
+        if self.full_cores && !plan.full_cores {
+            return Err(deny!(
+                Invalid,
+                "full-pcpus-only: false is not what this node's devices offer, which is whole cores (full-pcpus-only of \
+                 the node's strategyOptions): leave the option out"
+            ));
+        }
         let group = self.machine.group(request.group)?;
         let asked = usize::try_from(request.count).unwrap_or(usize::MAX);
         self.terms.admit(&self.machine, wishes, group, asked)?;
@@ -125,10 +136,10 @@ impl Packed {
             let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
             self.terms.grant(&self.machine, wishes, group, exactly)
         })?;
-        self.why(&question, &grant.cpus, why);
+        let mut why = self.why(&question, &grant.cpus);
         why.push_str(place);
         why.push_str(&self.terms.why(&self.machine, wishes, &grant));
-        Ok(grant)
+        Ok((grant, why))
     }
 
     /// The threads of every core with a CPU in the group; 1 when they differ.
@@ -195,8 +206,11 @@ impl Packed {
         // Where all cores are alike, the kubelet's count is the whole check: packing then gives whole
         // cores, an even split over NUMA nodes may still halve some. On mixed cores each one is looked at.
         let step = self.step(question);
+        let gives_whole = step > 1 && plan.method != Method::DistributeAcrossNuma;
+        let is_whole = |cpus: &CpuSet| gives_whole || self.machine.whole_cores(cpus).len() == cpus.len();
         self.place(question, candidates, step, budget)
-            .filter(|cpus| step > 1 || self.machine.whole_cores(cpus).len() == cpus.len())
+            .filter(is_whole)
+            .or_else(|| self.place(question, &whole.intersection(candidates), step, budget).filter(is_whole))
             .or_else(|| whole_cores(&self.layout, candidates, asked))
             .ok_or_else(|| no_whole_cores("cores of those sizes do not add up, so ask for another number"))
     }
@@ -227,20 +241,21 @@ impl Packed {
         }
     }
 
-    fn why(&self, question: &Question<'_>, cpus: &CpuSet, why: &mut String) {
+    fn why(&self, question: &Question<'_>, cpus: &CpuSet) -> String {
         let how = match question.plan.method {
             Method::Pack { placement: Placement::Packed, .. } => " packed into ",
             Method::Pack { placement: Placement::Spread, .. } => " spread over ",
             Method::DistributeAcrossNuma => " distributed over ",
         };
-        why.reserve(96);
+        let mut why = String::with_capacity(96);
         why.push_str(&question.request.name);
         why.push_str(": ");
-        push_counted(why, cpus.len(), "CPU");
+        push_counted(&mut why, cpus.len(), "CPU");
         why.push_str(how);
-        push_counted(why, self.layout.touched(cpus, Level::Core), "core");
+        push_counted(&mut why, self.layout.touched(cpus, Level::Core), "core");
         why.push_str(" of ");
-        push_counted(why, self.layout.touched(cpus, Level::NumaNode), "NUMA node");
+        push_counted(&mut why, self.layout.touched(cpus, Level::NumaNode), "NUMA node");
+        why
     }
 }
 

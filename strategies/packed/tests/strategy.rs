@@ -64,6 +64,54 @@ fn requests_of_one_claim_see_what_earlier_ones_took() {
 }
 
 #[test]
+fn what_has_least_to_choose_from_is_served_first() {
+    let kinds = MachineSpec::even(1, 1, 16, 1)
+        .kind("p-core", 1024, cpus("0-7"))
+        .kind("e-core", 512, cpus("8-15"))
+        .build();
+    let claim = Claim::with("{}").request(6);
+    for named in ["p-core", "e-core"] {
+        let claim = claim.clone().request(4).options(&format!(r#"{{"kind":"{named}"}}"#));
+        let decision = claim.decide::<Packed>(&kinds, "{}", &free("0-15")).unwrap();
+        let of_kind = if named == "p-core" { cpus("0-7") } else { cpus("8-15") };
+        assert!(decision.grants[1].cpus.is_subset(&of_kind), "{}", decision.grants[1].cpus);
+        assert_eq!(decision.grants[0].cpus.len(), 6);
+        assert!(decision.why.starts_with("r1: 6 CPUs"), "{}", decision.why);
+    }
+}
+
+#[test]
+fn a_claim_cannot_give_up_the_whole_cores_that_others_count_on() {
+    let machine = small().build();
+    let denied = |options: &str, count| decide(&machine, WHOLE, "0-7", options, count).unwrap_err();
+    for options in [
+        r#"{"full-pcpus-only":false}"#,
+        r#"{"full-pcpus-only":false,"distribute-cpus-across-cores":true}"#,
+        r#"{"full-pcpus-only":false,"distribute-cpus-across-numa":true}"#,
+    ] {
+        let denial = denied(options, 2);
+        assert_eq!(denial.reason, Reason::Invalid);
+        assert!(denial.message.contains("leave the option out"), "{}", denial.message);
+    }
+    assert!(decide(&machine, WHOLE, "0-7", WHOLE, 2).is_ok());
+}
+
+#[test]
+fn whole_cores_are_also_whole_when_they_are_distributed() {
+    let options = r#"{"full-pcpus-only":true,"distribute-cpus-across-numa":true}"#;
+    let machine = MachineSpec::even(2, 1, 4, 2).build();
+    // Node 0 has cores (0,8) to (3,11), node 1 the others.
+    for now in ["2-7,8-15", "0-7,9-15", "1-4,6-15", "0-15"] {
+        let free = cpus(now);
+        let whole = machine.whole_cores(&free).len();
+        for count in (2..=u32::try_from(whole).unwrap()).step_by(2) {
+            let given = ask(&machine, now, options, count).unwrap();
+            assert_eq!(machine.whole_cores(&given), given, "{count} of {now}");
+        }
+    }
+}
+
+#[test]
 fn too_many_are_refused_with_the_numbers() {
     let machine = small().build();
     assert_eq!(
@@ -421,4 +469,19 @@ fn what_is_offered_is_given() {
             testkit::check_promises::<Packed>(0..200, &node, &[&node, &node, &less], &narrower).unwrap();
         }
     }
+}
+
+#[test]
+fn a_claim_for_one_kind_takes_no_more_caches_than_it_counts_for() {
+    // Three caches of four cores of each kind.
+    let rows = (0..24).map(|cpu| CpuRow { cpu, core_id: cpu, socket: 0, numa: 0, l3: Some(cpu / 8) });
+    let p_cores: CpuSet = (0..24).filter(|cpu| cpu % 8 < 4).collect();
+    let e_cores: CpuSet = (0..24).filter(|cpu| cpu % 8 >= 4).collect();
+    let machine =
+        MachineSpec::of_rows(rows).kind("p-core", 1024, p_cores).kind("e-core", 512, e_cores).build();
+    let node = r#"{"isolate":"cache"}"#;
+    let ask = |count| decide(&machine, node, "0-23", r#"{"isolate":"cache","kind":"p-core"}"#, count);
+    assert_eq!(ask(4).unwrap().grants[0].blocked.len(), 4);
+    let denial = ask(8).unwrap_err();
+    assert!(denial.message.contains("with kind: p-core would take 2 caches"), "{}", denial.message);
 }

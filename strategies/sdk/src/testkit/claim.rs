@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     options: String,
-    requests: Vec<Request<()>>,
+    requests: Vec<Request<Option<String>>>,
 }
 
 impl Claim {
@@ -26,7 +26,7 @@ impl Claim {
     #[must_use]
     pub fn request(mut self, count: u32) -> Self {
         let name = format!("r{}", self.requests.len() + 1);
-        let request = Request { name, group: 0, count, cpuset: None, options: (), pcie_roots: Vec::new() };
+        let request = Request { name, group: 0, count, cpuset: None, options: None, pcie_roots: Vec::new() };
         self.requests.push(request);
         self
     }
@@ -49,7 +49,13 @@ impl Claim {
         self.change(|last| last.pcie_roots = pcie_roots.to_vec())
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Request<()>)) -> Self {
+    /// The last request has these effective options, in place of the claim's.
+    #[must_use]
+    pub fn options(self, options: &str) -> Self {
+        self.change(|last| last.options = Some(options.to_owned()))
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Request<Option<String>>)) -> Self {
         if let Some(last) = self.requests.last_mut() {
             change(last);
         }
@@ -61,9 +67,9 @@ impl Claim {
     /// # Errors
     /// Invalid, for options that do not parse.
     pub fn requests<O: DeserializeOwned>(&self) -> Result<Vec<Request<O>>, Denial> {
-        let request = |request: &Request<()>| {
+        let request = |request: &Request<Option<String>>| {
             Ok(Request {
-                options: convert::options(&self.options)?,
+                options: convert::options(request.options.as_ref().unwrap_or(&self.options))?,
                 name: request.name.clone(),
                 group: request.group,
                 count: request.count,

@@ -1,7 +1,7 @@
 use super::units::Units;
 use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
 use crate::order::{ascending, joined};
-use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, counted, cpu_count, deny, log};
+use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, Request, counted, cpu_count, deny, log};
 
 /// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
 /// to. A strategy makes it in `open` and asks it for each request:
@@ -211,6 +211,26 @@ impl Terms {
         wishes.eligible(machine, usable)
     }
 
+    /// In which order to serve the requests of one claim: what has the least to choose from comes first, or others would
+    /// take it though they could have had something else. Of equals the first, by `rank` and then as asked.
+    #[must_use]
+    pub fn order<O>(
+        &self,
+        machine: &Machine,
+        requests: &[Request<O>],
+        free: &CpuSet,
+        wishes: fn(&O) -> &Wishes,
+        rank: fn(&Request<O>) -> u32,
+    ) -> Vec<usize> {
+        let key = |request: &Request<O>| {
+            let group = machine.groups.get(request.group);
+            let in_group = group.map(|group| free.intersection(&group.cpus)).unwrap_or_default();
+            let usable = self.usable(machine, wishes(&request.options), in_group);
+            (u64::from(number(usable.len())) << 32) + u64::from(rank(request))
+        };
+        ascending(requests.iter().enumerate().map(|(at, request)| (key(request), at)).collect())
+    }
+
     /// The usable CPUs by cache: the parts that `isolate: cache` gives to one claim each.
     #[must_use]
     pub fn by_cache(&self, usable: &CpuSet) -> Vec<CpuSet> {
@@ -304,25 +324,40 @@ impl Terms {
         cpus: &CpuSet,
     ) -> Result<(), Denial> {
         let unit = self.node.exclusive();
-        let Some(units) = self.units(unit).filter(|_| wishes.isolated != self.node.isolated) else {
+        let Some(units) = self.units(unit) else { return Ok(()) };
+        let narrower = self.narrower(wishes);
+        if narrower.is_empty() {
             return Ok(());
-        };
+        }
         let step = size(self.offer(unit, &self.usable(machine, &self.node, group.cpus.clone())).step);
         let taken = units.counts(cpus).into_iter().filter(|count| *count > 0).count();
         if taken <= cpus.len().div_ceil(step.max(1)) {
             return Ok(());
         }
         let unit = if unit == Isolate::Cache { "cache" } else { "core" };
-        let isolated = wishes.isolated.word();
+        let narrower = joined(&narrower, " and ");
         Err(deny!(
             Invalid,
-            "{} asked of {} with isolated: {isolated} would take {}, this node's devices count {} CPUs for each: ask for \
-             fewer, set isolated: {isolated} in the node's strategyOptions, or leave the option out",
+            "{} asked of {} with {narrower} would take {}, this node's devices count {} CPUs for each: ask for \
+             fewer, set {narrower} in the node's strategyOptions, or leave that out",
             cpu_count(cpus.len()),
             group.device,
             counted(taken, unit),
             step,
         ))
+    }
+
+    /// What a claim demands that takes out CPUs which the node's devices offer.
+    fn narrower(&self, wishes: &Wishes) -> Vec<String> {
+        let mut narrower = Vec::new();
+        if wishes.isolated != self.node.isolated {
+            narrower.push(format!("isolated: {}", wishes.isolated.word()));
+        }
+        let (threads, kind) = (wishes.threads, wishes.kind.clone());
+        let demands = Wishes { threads, kind, ..Wishes::default() }.demands();
+        let nodes = self.node.demands();
+        narrower.extend(demands.into_iter().filter(|demand| !nodes.contains(demand)));
+        narrower
     }
 
     /// What a grant comes to beyond its CPUs, to be put behind the strategy's own words; mostly nothing.
