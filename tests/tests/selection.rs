@@ -7,6 +7,7 @@ mod guests;
 use anyhow::{Context as _, Result, ensure};
 use dracpu::strategy::{Cache, Catalogue, LoadError, digest};
 use dracpu_tests::support::cpus::{Cpus, cpus};
+use dracpu_tests::support::daemon::dracpu_bin;
 use dracpu_tests::support::guests::{HIGHEST_FIRST, padded};
 use dracpu_tests::support::kubelet::ClaimRef;
 use dracpu_tests::support::machine::{Machine, Shape};
@@ -17,9 +18,11 @@ use guests::GUESTS;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 const NUMA0: &str = "cpudevnuma000";
 const HIGHEST: &str = "highest-first";
@@ -498,40 +501,91 @@ async fn what_needs_a_restart_changes_nothing_before() -> Result<()> {
     Ok(())
 }
 
-/// A story plays a reload as the daemon does one.
+/// `dracpu simulate`, event by event.
+struct Story {
+    _process: Child,
+    events: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Story {
+    fn on(machine: &str) -> Result<Self> {
+        let mut process = Command::new(dracpu_bin()?)
+            .args(["simulate", "-", "-o", "json", "--machine", machine])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let events = process.stdin.take().context("stdin")?;
+        let answers = BufReader::new(process.stdout.take().context("stdout")?).lines();
+        Ok(Self { _process: process, events, answers })
+    }
+
+    async fn play(&mut self, event: Value) -> Result<Value> {
+        self.events.write_all(format!("{event}\n").as_bytes()).await?;
+        Ok(serde_json::from_str(&self.answers.next_line().await?.context("an answer")?)?)
+    }
+}
+
+/// Prepares a claim for so many CPUs, by these parameters of its own.
+fn prepare(claim: &str, cpus: u32, parameters: &Value) -> Value {
+    let config = json!([{"source": "FromClaim", "requests": ["r"], "cpuConfig": parameters}]);
+    let config = if parameters.is_null() { Value::Null } else { config };
+    let mut request = json!({"name": "r", "device": NUMA0, "cpus": cpus.to_string()});
+    if let Some(cpuset) = parameters.get("cpuset") {
+        request["cpuset"] = cpuset.clone();
+    }
+    json!({"op": "prepare", "claim": claim, "requests": [request], "config": config})
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_story_reloads_as_the_daemon_does() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let own = directory.path().join("own.wasm");
     std::fs::write(&own, HIGHEST_FIRST)?;
     let entry = json!({"name": HIGHEST, "path": own});
-    let prepare = |claim: &str| json!({"op": "prepare", "claim": claim, "requests": [{"name": "r", "device": NUMA0, "cpus": "2"}]});
     let config = json!({"op": "config", "set": {"allocator": HIGHEST, "strategies": [entry]}});
-    let mut simulate = tokio::process::Command::new(dracpu_tests::support::daemon::dracpu_bin()?)
-        .args(["simulate", "-", "--machine=desktop-smt", "-o", "json"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()?;
-    let mut story = simulate.stdin.take().unwrap();
-    let mut answers = tokio::io::BufReader::new(simulate.stdout.take().unwrap()).lines();
-    let mut play = async |event: Value| -> Result<Value> {
-        story.write_all(format!("{event}\n").as_bytes()).await?;
-        Ok(serde_json::from_str(&answers.next_line().await?.context("an answer")?)?)
-    };
+    let mut story = Story::on("desktop-smt")?;
     for (event, key, answer) in [
         (json!({"op": "reload", "set": {"groupBy": "machine"}}), "needsRestart", json!(["groupBy"])),
         // Still `packed`, though a driver that starts so would have another default.
-        (prepare("a"), "cpus", json!("0-1")),
+        (prepare("a", 2, &Value::Null), "cpus", json!("0-1")),
         (json!({"op": "reload", "set": {"groupBy": null}}), "ok", json!(true)),
         (config, "ok", json!(true)),
-        (prepare("b"), "cpus", json!("14-15")),
+        (prepare("b", 2, &Value::Null), "cpus", json!("14-15")),
     ] {
-        let said = play(event).await?;
+        let said = story.play(event).await?;
         assert_eq!(said[key], answer, "{said}");
     }
     std::fs::write(&own, "no wasm")?;
-    let said = play(json!({"op": "reload", "set": {}})).await?;
+    let said = story.play(json!({"op": "reload", "set": {}})).await?;
     assert!(said["error"].as_str().unwrap().contains("does not begin as WebAssembly does"), "{said}");
+    Ok(())
+}
+
+/// 16 CPUs, two threads a core: 0-1, 2-3 and so on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_by_an_allowed_strategy_takes_nothing_that_the_nodes_offers() -> Result<()> {
+    let isolating = json!([{"name": "llc-first", "options": {"isolate": "core"}}]);
+    let node = json!({"allocator": "packed", "allowedStrategies": ["llc-first"], "strategies": isolating});
+    let whole = json!({"allocator": "llc-first", "strategyOptions": {"isolate": "core"},
+                       "allowedStrategies": ["external"]});
+    for (node, parameters, refused, served) in [
+        // One CPU, and its sibling kept idle, which `packed` counts.
+        (&node, json!({"strategy": "llc-first"}), 1, Some(2)),
+        // Two halves of cores, where devices offer whole ones.
+        (&whole, json!({"strategy": "external", "cpuset": "0,2"}), 2, None),
+    ] {
+        let mut story = Story::on("desktop-smt")?;
+        story.play(json!({"op": "config", "set": node})).await?;
+        let said = story.play(prepare("a", refused, &parameters)).await?;
+        let words = said["error"].as_str().with_context(|| said.to_string())?;
+        assert!(words.contains("that are still on offer"), "{words}");
+        if let Some(count) = served {
+            let said = story.play(prepare("b", count, &parameters)).await?;
+            assert_eq!(said["cpus"], "0-1", "{said}");
+        }
+    }
     Ok(())
 }
 

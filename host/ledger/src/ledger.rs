@@ -107,10 +107,8 @@ impl Ledger {
         if !unproven.is_empty() {
             return Err(BookError::Unproven(unproven));
         }
-        let shared = self.shared_pool().difference(&self.unproven());
-        let left = shared.difference(&wanted).len();
-        if left < shared.len() && left < self.floor {
-            return Err(BookError::BelowFloor { left, floor: self.floor });
+        if let Some((shared, floor)) = self.short_pool(&wanted) {
+            return Err(BookError::BelowFloor { left: shared.difference(&wanted).len(), floor });
         }
         self.insert(uid, booking);
         Ok(())

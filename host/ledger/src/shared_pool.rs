@@ -49,6 +49,15 @@ impl Ledger {
         shared
     }
 
+    /// When a new claim that takes these CPUs would leave too few to containers without a claim: what those have now,
+    /// and how many of it must stay.
+    #[must_use]
+    pub fn short_pool(&self, taken: &CpuSet) -> Option<(CpuSet, usize)> {
+        let shared = self.shared_pool().difference(&self.unproven());
+        let left = shared.difference(taken).len();
+        (left < shared.len() && left < self.floor).then_some((shared, self.floor))
+    }
+
     /// The claims that hold or block some of these CPUs, each with those.
     #[must_use]
     pub fn holders(&self, cpus: &CpuSet) -> Vec<(ClaimUid, CpuSet)> {

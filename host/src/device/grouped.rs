@@ -144,13 +144,16 @@ fn without_numa_node(topology: &Topology) -> Option<Warning> {
 }
 
 /// Takes the floor of the shared pool off what is offered, largest device first, so that the scheduler never
-/// gives the last CPUs to claims that the node would have to refuse.
-pub(super) fn take_off(devices: &mut [Device], floor: u32) {
-    let mut capacities: Vec<&mut Capacity> = devices.iter_mut().filter_map(|d| d.capacity.as_mut()).collect();
-    capacities.sort_by_key(|capacity| std::cmp::Reverse(capacity.cpus)); // stable: the first of equals
+/// gives the last CPUs to claims that the node would have to refuse. The pool has no isolated CPUs.
+pub(super) fn take_off(devices: &mut [Device], isolated: &CpuSet, floor: u32) {
+    let of_pool = |device: &mut Device| device.cpus.difference(isolated).len();
+    let capacities = devices.iter_mut().map(|device| (of_pool(device), device.capacity.as_mut()));
+    let mut capacities: Vec<(usize, &mut Capacity)> =
+        capacities.filter_map(|(pool, capacity)| Some((pool, capacity?))).collect();
+    capacities.sort_by_key(|(_, capacity)| std::cmp::Reverse(capacity.cpus)); // stable: the first of equals
     let mut rest = floor;
-    for capacity in capacities {
-        let taken = rest.min(capacity.cpus);
+    for (pool, capacity) in capacities {
+        let taken = rest.min(capacity.cpus).min(u32::try_from(pool).unwrap_or(u32::MAX));
         capacity.cpus -= taken;
         rest -= taken;
     }

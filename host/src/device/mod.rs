@@ -119,7 +119,7 @@ pub fn publish(
         }
     };
     if let MinSharedCpus::Explicit(floor) = settings.min_shared_cpus {
-        grouped::take_off(&mut devices, floor);
+        grouped::take_off(&mut devices, &topology.isolated, floor);
     }
     if settings.expose_pcie_roots {
         for device in &mut devices {

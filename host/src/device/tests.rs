@@ -314,6 +314,11 @@ fn an_explicit_floor_is_taken_off_the_largest_device_first() {
         "nothing is left of the largest, it is not published"
     );
     assert_eq!(floor(MinSharedCpus::Explicit(99)), [0; 0]);
+    // Where it lies is what others can have.
+    let isolated = Topology { isolated: set("3-7"), ..topology.clone() };
+    let min_shared_cpus = MinSharedCpus::Explicit(2);
+    let settings = Settings { min_shared_cpus, ..grouped(NUMA) };
+    assert_eq!(capacities(&all(&isolated, "", settings, &[])), [2, 5, 3]);
 }
 
 #[test]

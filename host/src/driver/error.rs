@@ -65,6 +65,27 @@ pub enum PrepareError {
         /// Claims that hold CPUs where it looked.
         held: Vec<(ClaimUid, CpuSet)>,
     },
+    /// Another strategy than the node's would take what the node's has offered.
+    #[error(
+        "strategy {strategy} would give CPUs {given}{}, after which {active}, by which this node's devices offer CPUs, could \
+         not serve the {owed} CPUs of {device} that are still on offer; name {active}, or options with which no CPU is \
+         kept idle and cores and caches stay whole",
+        kept_idle(.idle)
+    )]
+    Unkept {
+        /// Who decides for the claim.
+        strategy: String,
+        /// Who decides where a claim says nothing.
+        active: String,
+        /// The device.
+        device: String,
+        /// What the scheduler would still give of it.
+        owed: u32,
+        /// What the claim would get.
+        given: CpuSet,
+        /// What nobody could use meanwhile.
+        idle: CpuSet,
+    },
     /// The CPUs cannot be given out.
     #[error("{}{fault}", asks(.asked))]
     Book {
@@ -126,7 +147,7 @@ impl PrepareError {
     /// Whether a strategy has been asked for the claim before.
     pub(super) fn follows_question(&self) -> bool {
         match self {
-            Self::Undecided { .. } | Self::Write { .. } => true,
+            Self::Undecided { .. } | Self::Unkept { .. } | Self::Write { .. } => true,
             Self::Book { asked, .. } => !asked.is_empty(),
             _ => false,
         }
@@ -172,6 +193,10 @@ fn asks(asked: &[Asked]) -> String {
         0 => text,
         more => text + &format!("and {more} requests more; "),
     }
+}
+
+fn kept_idle(idle: &CpuSet) -> String {
+    if idle.is_empty() { String::new() } else { format!(" and keep {idle} idle") }
 }
 
 fn held_by(held: &[(ClaimUid, CpuSet)]) -> String {

@@ -30,11 +30,14 @@ use super::under_way::Call;
 use super::view::{Place, View};
 use super::wanted::{Wanted, Wish, spread, wanted};
 use crate::cdi::{NotWritten, Step, device_id};
+use crate::device::Capacity;
 use crate::metadata::{self, WriteError};
-use crate::strategy::{Holding, Request, State};
+use crate::strategy::{Decision, Holding, Request, State};
 use dracpu_cpuset::CpuSet;
 use dracpu_ledger::{BookError, Booking, ClaimUid, StrategyId};
+use dracpu_topology::Topology;
 use futures::future::join_all;
+use serde_json::Map;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,6 +245,7 @@ impl Driver {
             return Ok(named(claim));
         }
         let booking = self.decide(allocation, claim, roots, &wish)?;
+        self.check_offers(allocation, &wish, &booking)?;
         self.probe.reached(Step::Decided);
         let booked = self.ledger().book(uid.clone(), booking.clone());
         booked.map_err(|fault| PrepareError::Book {
@@ -283,10 +287,17 @@ impl Driver {
                 None => {}
             }
         }
-        let state = self.state();
+        let mut state = self.state();
         may_wait("a strategy");
         let info = strategy.info();
-        let decision = strategy.decide(&requests, &state);
+        let mut decision = strategy.decide(&requests, &state);
+        // The strategy does not know what must stay for others: there may be CPUs that they could not use anyway.
+        if let Some(kept) = decision.as_ref().ok().and_then(|decision| self.kept_back(topology, decision)) {
+            let less = State { free: state.free.difference(&kept), ..state.clone() };
+            if let Ok(other) = strategy.decide(&requests, &less) {
+                (decision, state) = (Ok(other), less);
+            }
+        }
         let question = PastQuestion {
             strategy: info.clone(),
             options,
@@ -309,6 +320,70 @@ impl Driver {
             parts: grants.map(|(wanted, grant)| wanted.part(grant.cpus, grant.blocked, grant.mems)).collect(),
             ..named(object)
         })
+    }
+
+    /// CPUs to keep for containers without a claim, where the decision would leave them too few; none where there are
+    /// not as many.
+    fn kept_back(&self, topology: &Topology, decision: &Decision) -> Option<CpuSet> {
+        let mut taken = CpuSet::new();
+        for grant in &decision.grants {
+            taken.extend_from(&grant.cpus);
+            taken.extend_from(&grant.blocked);
+        }
+        let (pool, floor) = self.ledger().short_pool(&taken)?;
+        let mut kept = pool.difference(&taken);
+        // Of few cores.
+        let cores = topology.cores.iter().rev().map(|core| core.intersection(&pool));
+        let missing = floor.saturating_sub(kept.len());
+        let more: Vec<u32> =
+            cores.flat_map(|core| core.difference(&kept).iter().collect::<Vec<_>>()).take(missing).collect();
+        kept.extend(more);
+        (kept.len() >= floor).then_some(kept)
+    }
+
+    /// What the node's strategy has offered can be had after a claim that another one has decided: that may keep CPUs
+    /// idle which nobody counts, or leave parts of cores and caches that the node's gives whole.
+    fn check_offers(
+        &self,
+        allocation: &mut Allocation,
+        wish: &Wish<'_>,
+        booking: &Booking,
+    ) -> Result<(), PrepareError> {
+        let active = allocation.selection().map(|selection| selection.allocator.clone()).unwrap_or_default();
+        let Some(strategy) = wish.strategy.as_ref().filter(|strategy| **strategy != active) else {
+            return Ok(());
+        };
+        let Ok(Asking { strategy: asked, view, .. }) = allocation.strategy(&active) else { return Ok(()) };
+        let (given, idle) = (booking.cpus(), booking.blocked());
+        let taken = given.union(&idle);
+        let State { free, others } = self.state();
+        for device in view.devices.iter().filter(|device| !device.cpus.is_disjoint(&taken)) {
+            let Some(Capacity { cpus, step }) = device.capacity else { continue };
+            let Some(Place::Group(group)) = view.place(&device.name) else { continue };
+            let held_of = |booking: &Booking| {
+                let parts = booking.parts.iter().filter(|part| part.device == device.name);
+                parts.map(|part| u32::try_from(part.cpus.len()).unwrap_or(u32::MAX)).sum::<u32>()
+            };
+            let held: u32 = self.ledger().bookings().map(|(_, booking)| held_of(booking)).sum();
+            let owed = |held: u32| cpus.saturating_sub(held) / step.max(1) * step;
+            let mut is_served = |count: u32, free: CpuSet| {
+                let state = State { free, others: others.clone() };
+                count == 0 || asked.decide(&[plain_request(group, count)], &state).is_ok()
+            };
+            let still = owed(held + held_of(booking));
+            // Where it could not be had before, this claim is not to blame.
+            if !is_served(still, free.difference(&taken)) && is_served(owed(held), free.clone()) {
+                return Err(PrepareError::Unkept {
+                    strategy: strategy.clone(),
+                    active,
+                    device: device.name.clone(),
+                    owed: still,
+                    given,
+                    idle,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn state(&self) -> State {
@@ -443,6 +518,12 @@ fn request(wanted: &Wanted<'_>) -> Option<Request> {
         options: wanted.options.clone(),
         pcie_roots: Vec::new(),
     })
+}
+
+/// For so many CPUs of a group, of a claim that says nothing else.
+fn plain_request(group: usize, count: u32) -> Request {
+    let name = "offered".to_owned();
+    Request { name, group, count, cpuset: None, options: Map::new(), pcie_roots: Vec::new() }
 }
 
 fn prepared(uid: &ClaimUid, booking: &Booking) -> Prepared {

@@ -96,13 +96,6 @@ impl Packed {
     ) -> Result<(Grant, String), Denial> {
         let wishes = &request.options.wishes;
         let plan = request.options.plan(self.terms.isolation(wishes))?;
-        if self.full_cores && !plan.full_cores {
-            return Err(deny!(
-                Invalid,
-                "full-pcpus-only: false is not what this node's devices offer, which is whole cores (full-pcpus-only of \
-                 the node's strategyOptions): leave the option out"
-            ));
-        }
         let group = self.machine.group(request.group)?;
         let asked = usize::try_from(request.count).unwrap_or(usize::MAX);
         self.terms.admit(&self.machine, wishes, group, asked)?;
@@ -136,6 +129,7 @@ impl Packed {
             let exactly = whole_cores(&self.layout, &candidates, asked).ok_or(denial)?;
             self.terms.grant(&self.machine, wishes, group, exactly)
         })?;
+        self.check_offered_cores(&question, &grant.cpus)?;
         let mut why = self.why(&question, &grant.cpus);
         why.push_str(place);
         why.push_str(&self.terms.why(&self.machine, wishes, &grant));
@@ -163,6 +157,25 @@ impl Packed {
             ));
         }
         Ok(())
+    }
+
+    /// Where devices offer whole cores, a claim that does not want them takes no halves: others count on the rest. A
+    /// number that is no multiple was never offered.
+    fn check_offered_cores(&self, question: &Question<'_>, cpus: &CpuSet) -> Result<(), Denial> {
+        if !self.full_cores
+            || question.plan.full_cores
+            || !question.asked.is_multiple_of(self.step(question))
+            || self.machine.whole_cores(cpus).len() == cpus.len()
+        {
+            return Ok(());
+        }
+        Err(deny!(
+            Invalid,
+            "full-pcpus-only: false would give {} of {} on parts of cores, where this node's devices offer whole ones \
+             (full-pcpus-only of the node's strategyOptions): leave the option out",
+            cpu_count(question.asked),
+            question.group.device,
+        ))
     }
 
     /// Chooses by the plan, of CPUs that are enough in number.

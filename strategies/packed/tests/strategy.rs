@@ -84,16 +84,22 @@ fn what_has_least_to_choose_from_is_served_first() {
 fn a_claim_cannot_give_up_the_whole_cores_that_others_count_on() {
     let machine = small().build();
     let denied = |options: &str, count| decide(&machine, WHOLE, "0-7", options, count).unwrap_err();
-    for options in [
-        r#"{"full-pcpus-only":false}"#,
-        r#"{"full-pcpus-only":false,"distribute-cpus-across-cores":true}"#,
-        r#"{"full-pcpus-only":false,"distribute-cpus-across-numa":true}"#,
+    let spread = r#"{"full-pcpus-only":false,"distribute-cpus-across-cores":true}"#;
+    let denial = denied(spread, 2);
+    assert_eq!(denial.reason, Reason::Invalid);
+    assert!(denial.message.contains("2 CPUs of cpudevmachine on parts of cores"), "{}", denial.message);
+    assert!(denial.message.ends_with("leave the option out"), "{}", denial.message);
+    let given =
+        |options: &str, count| decide(&machine, WHOLE, "0-7", options, count).unwrap().grants[0].cpus.clone();
+    // Whole cores are what is offered, and three CPUs are what nobody was offered.
+    for (options, count, cpus) in [
+        (WHOLE, 2, "0,4"),
+        (r#"{"full-pcpus-only":false}"#, 2, "0,4"),
+        (spread, 8, "0-7"),
+        (spread, 3, "0-2"),
     ] {
-        let denial = denied(options, 2);
-        assert_eq!(denial.reason, Reason::Invalid);
-        assert!(denial.message.contains("leave the option out"), "{}", denial.message);
+        assert_eq!(given(options, count), self::cpus(cpus), "{count} with {options}");
     }
-    assert!(decide(&machine, WHOLE, "0-7", WHOLE, 2).is_ok());
 }
 
 #[test]

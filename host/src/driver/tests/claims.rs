@@ -3,8 +3,8 @@ use crate::cdi::{Access, Probe, Step};
 use crate::config::{DeviceMode, GroupBy, MinSharedCpus};
 use crate::device::{Group, fixtures};
 use crate::driver::{
-    AllocationResult, Claim, ClaimRef, ClaimState, ConfigSource, Decide, Driver, OpaqueConfig, ReleaseError,
-    Strategies, Unusable,
+    AllocationResult, Claim, ClaimRef, ClaimState, ConfigSource, Decide, Driver, OpaqueConfig, Prepared,
+    ReleaseError, Strategies, Unusable,
 };
 use crate::strategy::Request;
 use dracpu_cpuset::CpuSet;
@@ -258,6 +258,18 @@ async fn a_strategy_that_cannot_be_replaced_stays_also_over_hotplug() {
     home.prepare(&driver, "C", "1").await.unwrap();
     assert!(driver.strategy().unwrap().is_some());
     select(Arc::new(home.strategy.clone())).unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_gets_isolated_cpus_before_others_are_left_without_any() {
+    let mut home = Home::new();
+    home.topology = Topology { isolated: cpus("4-7"), ..fixtures::machine(&fixtures::rows(1, 8, 1)) };
+    let driver = home.start();
+    let held = |prepared: Prepared| prepared.devices[0].cpus.to_string();
+    assert_eq!(held(home.prepare(&driver, "A", "4").await.unwrap()), "0-2,4");
+    assert_eq!(held(home.prepare(&driver, "B", "3").await.unwrap()), "5-7");
+    let error = home.prepare(&driver, "C", "1").await.unwrap_err();
+    assert!(error.to_string().contains("minSharedCPUs"), "{error}");
 }
 
 /// Strategies that tell what they are opened with.
