@@ -531,10 +531,7 @@ impl Story {
 fn prepare(claim: &str, cpus: u32, parameters: &Value) -> Value {
     let config = json!([{"source": "FromClaim", "requests": ["r"], "cpuConfig": parameters}]);
     let config = if parameters.is_null() { Value::Null } else { config };
-    let mut request = json!({"name": "r", "device": NUMA0, "cpus": cpus.to_string()});
-    if let Some(cpuset) = parameters.get("cpuset") {
-        request["cpuset"] = cpuset.clone();
-    }
+    let request = json!({"name": "r", "device": NUMA0, "cpus": cpus.to_string()});
     json!({"op": "prepare", "claim": claim, "requests": [request], "config": config})
 }
 
