@@ -219,11 +219,8 @@ impl Packed {
         // Where all cores are alike, the kubelet's count is the whole check: packing then gives whole
         // cores, an even split over NUMA nodes may still halve some. On mixed cores each one is looked at.
         let step = self.step(question);
-        let gives_whole = step > 1 && plan.method != Method::DistributeAcrossNuma;
-        let is_whole = |cpus: &CpuSet| gives_whole || self.machine.whole_cores(cpus).len() == cpus.len();
         self.place(question, candidates, step, budget)
-            .filter(is_whole)
-            .or_else(|| self.place(question, &whole.intersection(candidates), step, budget).filter(is_whole))
+            .filter(|cpus| step > 1 || self.machine.whole_cores(cpus).len() == cpus.len())
             .or_else(|| whole_cores(&self.layout, candidates, asked))
             .ok_or_else(|| no_whole_cores("cores of those sizes do not add up, so ask for another number"))
     }

@@ -103,21 +103,6 @@ fn a_claim_cannot_give_up_the_whole_cores_that_others_count_on() {
 }
 
 #[test]
-fn whole_cores_are_also_whole_when_they_are_distributed() {
-    let options = r#"{"full-pcpus-only":true,"distribute-cpus-across-numa":true}"#;
-    let machine = MachineSpec::even(2, 1, 4, 2).build();
-    // Node 0 has cores (0,8) to (3,11), node 1 the others.
-    for now in ["2-7,8-15", "0-7,9-15", "1-4,6-15", "0-15"] {
-        let free = cpus(now);
-        let whole = machine.whole_cores(&free).len();
-        for count in (2..=u32::try_from(whole).unwrap()).step_by(2) {
-            let given = ask(&machine, now, options, count).unwrap();
-            assert_eq!(machine.whole_cores(&given), given, "{count} of {now}");
-        }
-    }
-}
-
-#[test]
 fn too_many_are_refused_with_the_numbers() {
     let machine = small().build();
     assert_eq!(
