@@ -6,7 +6,7 @@
 //!
 //! What is to be compiled first is taken over when that is done. A change meanwhile calls it off.
 
-use crate::config::{Config, ConfigFlags, DeviceMode, Selection};
+use crate::config::{Config, ConfigFlags, DeviceMode, Selection, StrategyConfig};
 use crate::driver::{Driver, LoadedOnce, Strategies, Unusable};
 use crate::strategy::Catalogue;
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::Signal;
-use tokio::task::JoinError;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -34,18 +34,35 @@ pub(crate) struct Reload {
     pub(crate) driver: Arc<Driver>,
 }
 
-/// What came of the start, or of one reload: what is not as configured.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    /// Whether something was read again.
-    pub(crate) is_reload: bool,
-    pub(crate) faults: Vec<Unusable>,
-    /// Faults that were told before.
-    pub(crate) known: Vec<Unusable>,
+/// What is not as configured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Standing {
+    /// The configuration cannot be read.
+    pub(crate) unreadable: Option<Unusable>,
+    /// Strategies that cannot be used.
+    pub(crate) unusable: Vec<Unusable>,
     /// Strategies that are still to be compiled.
     pub(crate) compiling: Vec<String>,
     /// Keys that only a restart can change.
     pub(crate) restart: Vec<String>,
+}
+
+/// How things stand after something has happened.
+pub(crate) struct News<'a> {
+    pub(crate) standing: &'a Standing,
+    /// What has failed just now.
+    pub(crate) failed: Vec<Unusable>,
+    pub(crate) happened: Happened,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// The daemon has started.
+    Started,
+    /// All has been read again, and what can be used is taken over.
+    Reloaded,
+    /// What had to be compiled first is taken over too.
+    Compiled,
 }
 
 /// A selection of which strategies are still to be compiled.
@@ -53,7 +70,6 @@ pub(crate) struct Outcome {
 struct Pending {
     selection: Selection,
     strategies: Arc<LoadedOnce>,
-    restart: Vec<String>,
 }
 
 /// Watches for ever. `watched` is what was there before it was read first; `strategies` are what the driver has started
@@ -63,130 +79,159 @@ pub(crate) async fn watch(
     watched: Watched,
     strategies: Arc<LoadedOnce>,
     hangup: Signal,
-    told: impl Fn(&Outcome),
+    told: impl Fn(News<'_>),
 ) {
     let reload = Arc::new(reload);
     let selection = reload.started.selection.clone();
-    let started = Pending { selection, strategies, restart: Vec::new() };
-    let faults = reload.driver.unusable();
-    let (outcome, mut pending) = started.outcome(faults, false);
-    told(&outcome);
+    let mut latest = Pending { selection, strategies };
+    let mut standing = Standing { compiling: latest.strategies.compiling(), ..Standing::default() };
+    standing.unusable = reload.driver.unusable();
+    standing.unusable.retain(|fault| !standing.compiling.contains(&fault.strategy));
+    told(News { failed: standing.unusable.clone(), standing: &standing, happened: Happened::Started });
     let mut changes = Changes::new(watched, hangup);
-    let mut unreadable = Vec::new();
+    let mut compiling: Option<Compiling> = None;
     loop {
-        let done = match pending.clone() {
-            None => {
-                changes.next().await;
-                None
+        if compiling.is_none() && !standing.compiling.is_empty() {
+            compiling = Some(Compiling::start(latest.clone()));
+        }
+        let compiled = tokio::select! {
+            compiled = finished(&mut compiling) => Some(compiled),
+            () = changes.next() => None,
+        };
+        let work = Arc::clone(&reload);
+        let of = latest.clone();
+        let (failed, happened) = if let Some(compiled) = compiled {
+            compiling = None;
+            // Read again meanwhile: what is compiled comes from the cache now.
+            if compiled.is_ok() && !latest.strategies.compiling().is_empty() {
+                continue;
             }
-            Some(of) => {
-                let called_off = CancellationToken::new();
-                let until = called_off.clone();
-                let work = Arc::clone(&reload);
-                let mut work = tokio::task::spawn_blocking(move || work.complete(&of, &until));
-                tokio::select! {
-                    done = &mut work => Some(done),
-                    () = changes.next() => {
-                        called_off.cancel();
-                        let _of_no_use = work.await;
-                        None
-                    }
+            let selected = tokio::task::spawn_blocking(move || work.select(&of)).await;
+            let unusable = compiled.and(selected).unwrap_or_else(|error| vec![reload.broken(&error)]);
+            let is_new = |fault: &&Unusable| !standing.unusable.contains(fault);
+            let failed = unusable.iter().filter(is_new).cloned().collect();
+            (standing.unusable, standing.compiling) = (unusable, Vec::new());
+            (failed, Happened::Compiled)
+        } else {
+            let before = changes.last.again();
+            let read = tokio::task::spawn_blocking(move || work.reload(&of.strategies)).await;
+            match read.unwrap_or_else(|error| Err(reload.broken(&error))) {
+                Ok(read) => {
+                    changes.read(read.watched);
+                    (latest, standing) = (read.latest, read.standing);
+                }
+                Err(fault) => {
+                    changes.read(before);
+                    standing.unreadable = Some(fault);
                 }
             }
-        };
-        let outcome = match done {
-            Some(done) => {
-                pending = None;
-                let outcome = done.unwrap_or_else(|error| reload.broken(&error));
-                Outcome { known: unreadable.clone(), ..outcome }
+            if compiling.as_ref().is_some_and(|compiling| compiling.subject != latest.subject()) {
+                Compiling::call_off(compiling.take()).await;
             }
-            None => {
-                let work = Arc::clone(&reload);
-                let before = changes.last.again();
-                let read = tokio::task::spawn_blocking(move || work.reload()).await;
-                match read.unwrap_or_else(|error| Err(reload.broken(&error))) {
-                    Ok(read) => {
-                        changes.read(read.watched);
-                        unreadable.clear();
-                        pending = read.pending;
-                        read.outcome
-                    }
-                    // What was to be compiled still is.
-                    Err(outcome) => {
-                        changes.read(before);
-                        unreadable.clone_from(&outcome.faults);
-                        outcome
-                    }
-                }
-            }
+            let failed = match &standing.unreadable {
+                Some(fault) => vec![fault.clone()],
+                None => standing.unusable.clone(),
+            };
+            (failed, Happened::Reloaded)
         };
-        told(&outcome);
+        told(News { standing: &standing, failed, happened });
     }
 }
 
 /// All has been read again.
 struct Read {
-    outcome: Outcome,
-    pending: Option<Pending>,
+    latest: Pending,
+    standing: Standing,
     /// What was there before it was read.
     watched: Watched,
 }
 
+/// What is compiled: the entries in the configuration, and their files.
+type Subject = (Vec<StrategyConfig>, Watched);
+
 impl Pending {
-    /// What is not as configured, and what is still to be done.
-    fn outcome(self, faults: Vec<Unusable>, is_reload: bool) -> (Outcome, Option<Self>) {
-        let compiling = self.strategies.compiling();
-        let faults = faults.into_iter().filter(|fault| !compiling.contains(&fault.strategy)).collect();
-        let restart = self.restart.clone();
-        let pending = Some(self).filter(|_| !compiling.is_empty());
-        (Outcome { is_reload, faults, compiling, restart, known: Vec::new() }, pending)
+    fn subject(&self) -> Subject {
+        let names = self.strategies.compiling();
+        let is_of_them = |entry: &&StrategyConfig| names.contains(&entry.name);
+        let entries: Vec<_> = self.selection.strategies.iter().filter(is_of_them).cloned().collect();
+        let files = Watched::of(entries.iter().filter_map(|entry| entry.path.as_deref()));
+        (entries, files)
+    }
+}
+
+/// Strategies are being compiled.
+struct Compiling {
+    subject: Subject,
+    called_off: CancellationToken,
+    work: JoinHandle<()>,
+}
+
+impl Compiling {
+    fn start(pending: Pending) -> Self {
+        let called_off = CancellationToken::new();
+        let until = called_off.clone();
+        let subject = pending.subject();
+        let work = tokio::task::spawn_blocking(move || pending.strategies.complete(&until));
+        Self { subject, called_off, work }
+    }
+
+    async fn call_off(compiling: Option<Self>) {
+        if let Some(Self { called_off, work, .. }) = compiling {
+            called_off.cancel();
+            let _of_no_use = work.await;
+        }
+    }
+}
+
+/// Waits for the end of what is compiled; for ever where nothing is.
+async fn finished(compiling: &mut Option<Compiling>) -> Result<(), JoinError> {
+    match compiling {
+        Some(compiling) => (&mut compiling.work).await,
+        None => std::future::pending().await,
     }
 }
 
 impl Reload {
-    /// Reads all again. The error: the configuration cannot be read.
-    fn reload(&self) -> Result<Read, Outcome> {
+    /// Reads all again; what is loaded already stays. The error: the configuration cannot be read.
+    fn reload(&self, before: &LoadedOnce) -> Result<Read, Unusable> {
         let mut watched = Watched::new(&self.flags);
         let read = self.flags.load_again(self.started.mode, &Map::new());
         let (config, selection) =
             read.map_err(|error| self.failed(format!("{:#}", anyhow::Error::new(error))))?;
         watched.add(&selection);
+        let names = selection.names().filter(|_| self.started.mode != DeviceMode::Individual);
+        let catalogue = self.catalogue.with_configured(&selection.strategies);
+        // Without a wait: what is not compiled yet is when everything else has been taken over.
+        let strategies = Arc::new(LoadedOnce::until(Instant::now(), catalogue, names, Some(before)));
+        let latest = Pending { selection, strategies };
+        let compiling = latest.strategies.compiling();
+        let mut unusable = self.select(&latest);
+        unusable.retain(|fault| !compiling.contains(&fault.strategy));
         let restart = changed_keys(&self.started, &config);
-        let (outcome, pending) = match self.started.mode {
-            DeviceMode::Individual => (Outcome { is_reload: true, restart, ..Outcome::default() }, None),
-            DeviceMode::Grouped(_) => {
-                let catalogue = self.catalogue.with_configured(&selection.strategies);
-                // Without a wait: what is not compiled yet is when everything else has been taken over.
-                let strategies = Arc::new(LoadedOnce::until(Instant::now(), catalogue, selection.names()));
-                let read = Pending { selection, strategies, restart };
-                let faults = self.select(&read);
-                read.outcome(faults, true)
-            }
-        };
-        Ok(Read { outcome, pending, watched })
+        let standing = Standing { unreadable: None, unusable, compiling, restart };
+        Ok(Read { latest, standing, watched })
     }
 
-    /// Takes over what had to be compiled first.
-    fn complete(&self, pending: &Pending, called_off: &CancellationToken) -> Outcome {
-        pending.strategies.complete(called_off);
-        let faults = self.select(pending);
-        pending.clone().outcome(faults, true).0
+    fn select(&self, latest: &Pending) -> Vec<Unusable> {
+        if self.started.mode == DeviceMode::Individual {
+            return Vec::new();
+        }
+        let strategies: Arc<dyn Strategies> = latest.strategies.clone();
+        let faults = self.driver.select(latest.selection.clone(), &strategies).err().unwrap_or_default();
+        faults.into_iter().map(not_reloaded).collect()
     }
 
-    fn select(&self, read: &Pending) -> Vec<Unusable> {
-        let strategies: Arc<dyn Strategies> = read.strategies.clone();
-        self.driver.select(read.selection.clone(), &strategies).err().unwrap_or_default()
+    fn failed(&self, why: String) -> Unusable {
+        not_reloaded(Unusable { strategy: self.driver.selection().allocator, why })
     }
 
-    /// Nothing could be read again.
-    fn failed(&self, why: String) -> Outcome {
-        let strategy = self.driver.selection().allocator;
-        Outcome { is_reload: true, faults: vec![Unusable { strategy, why }], ..Outcome::default() }
-    }
-
-    fn broken(&self, error: &JoinError) -> Outcome {
+    fn broken(&self, error: &JoinError) -> Unusable {
         self.failed(format!("the driver failed: {error}; report it"))
     }
+}
+
+fn not_reloaded(fault: Unusable) -> Unusable {
+    Unusable { why: format!("not reloaded: {}", fault.why), ..fault }
 }
 
 /// The keys, other than those of strategies, that say something else than at the start.
@@ -265,19 +310,18 @@ impl Watched {
 
     /// The component files of a selection alone.
     pub(crate) fn components(selection: &Selection) -> Self {
-        let mut watched = Self(Vec::new());
-        watched.add(selection);
-        watched
+        let is_used = |entry: &&StrategyConfig| selection.names().any(|name| name == entry.name);
+        let used = selection.strategies.iter().filter(is_used);
+        Self::of(used.filter_map(|entry| entry.path.as_deref()))
     }
 
     /// The component files of a selection, too.
     pub(crate) fn add(&mut self, selection: &Selection) {
-        let used =
-            selection.strategies.iter().filter(|entry| selection.names().any(|name| name == entry.name));
-        self.0.extend(used.filter_map(|entry| entry.path.clone()).map(|path| {
-            let stamp = stamp(&path);
-            (path, stamp)
-        }));
+        self.0.extend(Self::components(selection).0);
+    }
+
+    fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Self {
+        Self(paths.map(|path| (path.to_owned(), stamp(path))).collect())
     }
 
     fn again(&self) -> Self {

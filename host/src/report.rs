@@ -3,7 +3,7 @@
 use crate::driver::{Driver, StrategyInfo, Unusable};
 use crate::http::metrics::Metrics;
 use crate::readiness::{Part, Readiness};
-use crate::reload::Outcome;
+use crate::reload::{Happened, News, Standing};
 use crate::words::{listed, names};
 use std::sync::Arc;
 
@@ -29,26 +29,24 @@ impl Report {
     }
 
     /// The driver has started with its configuration and components, or they have been read again.
-    pub(crate) fn configured(&self, outcome: &Outcome) {
-        let Outcome { is_reload, faults, known, compiling, restart } = outcome;
+    pub(crate) fn configured(&self, news: News<'_>) {
+        let News { standing, failed, happened } = news;
         self.active();
         let active = self.driver.strategy().ok().flatten();
         let active = active.map(|active| format!("{} {} {}", active.name, active.version, active.digest));
         let active = active.unwrap_or_else(|| "none".to_owned());
-        let note = |Unusable { why, .. }: &Unusable| match is_reload {
-            true => format!("not reloaded: {why}"),
-            false => why.clone(),
-        };
-        for fault in faults {
-            self.metrics.strategy_failure(&fault.strategy, "load");
-            tracing::error!(active, "{}", note(fault));
+        for Unusable { strategy, why } in &failed {
+            self.metrics.strategy_failure(strategy, "load");
+            tracing::error!(active, "{why}");
         }
-        let mut notes: Vec<String> = known.iter().chain(faults).map(note).collect();
+        let Standing { unreadable, unusable, compiling, restart } = standing;
+        let mut notes: Vec<String> =
+            unreadable.iter().chain(unusable).map(|fault| fault.why.clone()).collect();
         if !compiling.is_empty() {
             let note = format!("still compiling: {}", names(compiling));
-            tracing::info!(active, "{note}; claims that need it are refused until it is done");
+            tracing::info!(active, "{note}; what was loaded before goes on");
             notes.push(note);
-        } else if *is_reload && faults.is_empty() {
+        } else if happened != Happened::Started && failed.is_empty() {
             tracing::info!(active, "strategies reloaded");
         }
         if !restart.is_empty() {

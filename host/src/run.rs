@@ -136,7 +136,7 @@ async fn daemon(flags: ConfigFlags, config: Config, watched: Watched) -> Result<
     let Started { driver, catalogue, strategies } = started;
     let reload = Reload { flags, started: config.clone(), catalogue, driver: driver.clone() };
     let reload = |report: Report| async move {
-        reload::watch(reload, watched, strategies, hangup, |outcome| report.configured(outcome)).await;
+        reload::watch(reload, watched, strategies, hangup, |news| report.configured(news)).await;
     };
     let tasks = Tasks::start(&config, access, driver, sysfs, probe, reload).await.map_err(Failure::Failed)?;
     tasks.join(signals).await.map_err(Failure::Failed)
@@ -196,7 +196,7 @@ async fn start_driver(
         let catalogue =
             Catalogue::new(&config.selection.strategies)?.in_program(cache.ok(), &config.sysfs_root);
         let names = config.selection.names().filter(|_| config.mode != DeviceMode::Individual);
-        let strategies = LoadedOnce::until(Instant::now() + COMPILING, catalogue.clone(), names);
+        let strategies = LoadedOnce::until(Instant::now() + COMPILING, catalogue.clone(), names, None);
         let strategies = Arc::new(strategies);
         let parts = DriverParts {
             topology,

@@ -107,8 +107,10 @@ impl Ledger {
         if !unproven.is_empty() {
             return Err(BookError::Unproven(unproven));
         }
-        if let Some((shared, floor)) = self.short_pool(&wanted) {
-            return Err(BookError::BelowFloor { left: shared.difference(&wanted).len(), floor });
+        let (shared, floor) = self.pool_and_floor();
+        let left = shared.difference(&wanted).len();
+        if left < shared.len() && left < floor {
+            return Err(BookError::BelowFloor { left, floor });
         }
         self.insert(uid, booking);
         Ok(())

@@ -49,13 +49,11 @@ impl Ledger {
         shared
     }
 
-    /// When a new claim that takes these CPUs would leave too few to containers without a claim: what those have now,
-    /// and how many of it must stay.
+    /// The CPUs of all containers without a claim, as far as no claim may be running there; and how many of them new
+    /// claims must leave.
     #[must_use]
-    pub fn short_pool(&self, taken: &CpuSet) -> Option<(CpuSet, usize)> {
-        let shared = self.shared_pool().difference(&self.unproven());
-        let left = shared.difference(taken).len();
-        (left < shared.len() && left < self.floor).then_some((shared, self.floor))
+    pub fn pool_and_floor(&self) -> (CpuSet, usize) {
+        (self.shared_pool().difference(&self.unproven()), self.floor)
     }
 
     /// The claims that hold or block some of these CPUs, each with those.

@@ -82,7 +82,7 @@ pub(super) fn devices(
             name: group.device.clone(),
             cpus: group.cpus.clone(),
             attributes: attributes.into_map(),
-            capacity: Some(Capacity { cpus: offer.capacity, step: offer.step }),
+            capacity: Some(Capacity { cpus: offer.capacity, step: offer.step, kept: 0 }),
         }
     };
     groups.iter().zip(offers).map(device).collect()
@@ -155,6 +155,7 @@ pub(super) fn take_off(devices: &mut [Device], isolated: &CpuSet, floor: u32) {
     for (pool, capacity) in capacities {
         let taken = rest.min(capacity.cpus).min(u32::try_from(pool).unwrap_or(u32::MAX));
         capacity.cpus -= taken;
+        capacity.kept = taken;
         rest -= taken;
     }
 }
@@ -167,7 +168,7 @@ pub(super) fn drop_unusable(devices: &mut Vec<Device>) -> Vec<Warning> {
     let warn = |device: Device| Warning {
         code: "no-capacity",
         message: match device.capacity {
-            Some(Capacity { cpus, step }) if step > 1 => {
+            Some(Capacity { cpus, step, .. }) if step > 1 => {
                 format!("{} is not published: it offers {cpus} CPUs in steps of {step}", device.name)
             }
             _ => format!("{} is not published: none of its CPUs {} are on offer", device.name, device.cpus),

@@ -62,6 +62,8 @@ pub struct Capacity {
     pub cpus: u32,
     /// Requests become multiples of it; 1 = no request policy.
     pub step: u32,
+    /// CPUs of the device that are not offered for the sake of the shared pool's floor.
+    pub kept: u32,
 }
 
 /// The parts of the configuration that decide what is published.

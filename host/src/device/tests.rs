@@ -70,7 +70,7 @@ fn a_numa_node_carries_its_attributes_under_all_names_and_what_is_not_reserved()
             "resource.kubernetes.io/numaNode=0"
         ]
     );
-    assert_eq!(published.devices[0].capacity, Some(Capacity { cpus: 6, step: 1 }));
+    assert_eq!(published.devices[0].capacity, Some(Capacity { cpus: 6, step: 1, kept: 0 }));
     assert_eq!(published.devices[1].cpus, set("4-7,12-15"));
     assert!(published.warnings.is_empty());
 }
@@ -330,7 +330,7 @@ fn the_offer_decides_capacity_and_step_and_adds_attributes_of_its_own_domain() {
     let offers = [Offer { attributes: vec![own.clone()], ..offer(2, 2) }, offer(0, 1), offer(1, 2)];
     let published = publish(&topology, &set(""), settings, &groups, &[], &offers);
     assert_eq!(names(&published), ["cpudevnuma000"]);
-    assert_eq!(published.devices[0].capacity, Some(Capacity { cpus: 2, step: 2 }));
+    assert_eq!(published.devices[0].capacity, Some(Capacity { cpus: 2, step: 2, kept: 0 }));
     assert_eq!(published.devices[0].attributes[&own.0], own.1);
     assert_eq!(codes(&published), ["no-capacity", "no-capacity"]);
 }

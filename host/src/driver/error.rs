@@ -68,8 +68,8 @@ pub enum PrepareError {
     /// Another strategy than the node's would take what the node's has offered.
     #[error(
         "strategy {strategy} would give CPUs {given}{}, after which {active}, by which this node's devices offer CPUs, could \
-         not serve the {owed} CPUs of {device} that are still on offer; name {active}, or options with which no CPU is \
-         kept idle and cores and caches stay whole",
+         not serve the {owed} CPUs of {device} that are still on offer; name {active}, or options or CPUs with which \
+         nothing is kept idle and cores and caches stay whole",
         kept_idle(.idle)
     )]
     Unkept {

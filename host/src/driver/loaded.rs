@@ -29,12 +29,28 @@ impl LoadedOnce {
     }
 
     /// Loads these strategies of the catalogue, but of those that must be compiled only what is done by then. The
-    /// others cannot be opened until they are [completed](Self::complete). Blocking.
+    /// others cannot be opened until they are [completed](Self::complete). What was loaded before stays. Blocking.
     #[must_use]
-    pub fn until<'a>(end: Instant, catalogue: Catalogue, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let load = |name: &str| (name.to_owned(), catalogue.load_until(name, end));
+    pub fn until<'a>(
+        end: Instant,
+        catalogue: Catalogue,
+        names: impl IntoIterator<Item = &'a str>,
+        before: Option<&Self>,
+    ) -> Self {
+        let load = |name: &str| {
+            let known = before.and_then(|before| before.same(name, &catalogue));
+            (name.to_owned(), known.map_or_else(|| catalogue.load_until(name, end), Ok))
+        };
         let loaded = names.into_iter().map(load).collect();
         Self { catalogue, loaded: Mutex::new(loaded) }
+    }
+
+    /// The strategy of this name, where the catalogue would load the same.
+    fn same(&self, name: &str, catalogue: &Catalogue) -> Option<Loaded> {
+        let loaded = lock(&self.loaded).get(name)?.as_ref().ok()?.clone();
+        let is_same = self.catalogue.has_same(name, catalogue)
+            && catalogue.digest(name).as_deref() == Some(loaded.digest());
+        is_same.then_some(loaded)
     }
 
     /// Those that are still to be compiled.

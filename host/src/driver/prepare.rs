@@ -21,6 +21,7 @@ use super::allocation::{Allocation, Asking};
 use super::api::ApiError;
 use super::claim::{Claim, ClaimRef, Prepared, PreparedDevice};
 use super::core::Driver;
+use super::decide::Undecided;
 use super::decisions::PastQuestion;
 use super::error::{Asked, PrepareError};
 use super::locks::{lock, may_wait};
@@ -292,7 +293,9 @@ impl Driver {
         let info = strategy.info();
         let mut decision = strategy.decide(&requests, &state);
         // The strategy does not know what must stay for others: there may be CPUs that they could not use anyway.
-        if let Some(kept) = decision.as_ref().ok().and_then(|decision| self.kept_back(topology, decision)) {
+        if let Some(kept) =
+            decision.as_ref().ok().and_then(|decision| self.kept_back(view, topology, decision))
+        {
             let less = State { free: state.free.difference(&kept), ..state.clone() };
             if let Ok(other) = strategy.decide(&requests, &less) {
                 (decision, state) = (Ok(other), less);
@@ -322,23 +325,30 @@ impl Driver {
         })
     }
 
-    /// CPUs to keep for containers without a claim, where the decision would leave them too few; none where there are
-    /// not as many.
-    fn kept_back(&self, topology: &Topology, decision: &Decision) -> Option<CpuSet> {
-        let mut taken = CpuSet::new();
-        for grant in &decision.grants {
-            taken.extend_from(&grant.cpus);
-            taken.extend_from(&grant.blocked);
+    /// CPUs to keep for containers without a claim, where the decision would leave them too few in all, or of a device
+    /// which offers less for their sake; none where it would not.
+    fn kept_back(&self, view: &View, topology: &Topology, decision: &Decision) -> Option<CpuSet> {
+        let taken = taken_by(decision);
+        let (pool, floor) = self.ledger().pool_and_floor();
+        let of_devices = view.devices.iter().filter_map(|device| {
+            let kept = usize::try_from(device.capacity?.kept).unwrap_or(usize::MAX);
+            Some((pool.intersection(&device.cpus), kept))
+        });
+        let mut kept = CpuSet::new();
+        for (pool, least) in of_devices.chain([(pool.clone(), floor)]) {
+            let left = pool.difference(&taken);
+            if left.len() >= least || left == pool {
+                continue;
+            }
+            kept.extend_from(&left);
+            let missing = least.saturating_sub(pool.intersection_len(&kept));
+            // Of few cores.
+            let cores = topology.cores.iter().rev().map(|core| core.intersection(&pool).difference(&kept));
+            let more: Vec<u32> =
+                cores.flat_map(|core| core.iter().collect::<Vec<_>>()).take(missing).collect();
+            kept.extend(more);
         }
-        let (pool, floor) = self.ledger().short_pool(&taken)?;
-        let mut kept = pool.difference(&taken);
-        // Of few cores.
-        let cores = topology.cores.iter().rev().map(|core| core.intersection(&pool));
-        let missing = floor.saturating_sub(kept.len());
-        let more: Vec<u32> =
-            cores.flat_map(|core| core.difference(&kept).iter().collect::<Vec<_>>()).take(missing).collect();
-        kept.extend(more);
-        (kept.len() >= floor).then_some(kept)
+        Some(kept).filter(|kept| !kept.is_empty())
     }
 
     /// What the node's strategy has offered can be had after a claim that another one has decided: that may keep CPUs
@@ -358,26 +368,31 @@ impl Driver {
         let taken = given.union(&idle);
         let State { free, others } = self.state();
         for device in view.devices.iter().filter(|device| !device.cpus.is_disjoint(&taken)) {
-            let Some(Capacity { cpus, step }) = device.capacity else { continue };
+            let Some(Capacity { cpus, step, .. }) = device.capacity else { continue };
             let Some(Place::Group(group)) = view.place(&device.name) else { continue };
             let held_of = |booking: &Booking| {
                 let parts = booking.parts.iter().filter(|part| part.device == device.name);
                 parts.map(|part| u32::try_from(part.cpus.len()).unwrap_or(u32::MAX)).sum::<u32>()
             };
             let held: u32 = self.ledger().bookings().map(|(_, booking)| held_of(booking)).sum();
-            let owed = |held: u32| cpus.saturating_sub(held) / step.max(1) * step;
-            let mut is_served = |count: u32, free: CpuSet| {
-                let state = State { free, others: others.clone() };
-                count == 0 || asked.decide(&[plain_request(group, count)], &state).is_ok()
+            let own = held_of(booking);
+            let owed = cpus.saturating_sub(held + own) / step.max(1) * step;
+            let mut ask = |count: u32, taken: &CpuSet| {
+                let state = State { free: free.difference(taken), others: others.clone() };
+                asked.decide(&[plain_request(group, count)], &state)
             };
-            let still = owed(held + held_of(booking));
-            // Where it could not be had before, this claim is not to blame.
-            if !is_served(still, free.difference(&taken)) && is_served(owed(held), free.clone()) {
+            let lacks = |answer: Result<Decision, Undecided>| answer.is_err_and(|why| why.for_lack_of_cpus);
+            if owed == 0 || !lacks(ask(owed, &taken)) {
+                continue;
+            }
+            // Where its own choice would leave as little, this claim is not to blame.
+            let Ok(by_itself) = ask(own, &CpuSet::new()) else { continue };
+            if !lacks(ask(owed, &taken_by(&by_itself))) {
                 return Err(PrepareError::Unkept {
                     strategy: strategy.clone(),
                     active,
                     device: device.name.clone(),
-                    owed: still,
+                    owed,
                     given,
                     idle,
                 });
@@ -518,6 +533,16 @@ fn request(wanted: &Wanted<'_>) -> Option<Request> {
         options: wanted.options.clone(),
         pcie_roots: Vec::new(),
     })
+}
+
+/// What a decision takes from others.
+fn taken_by(decision: &Decision) -> CpuSet {
+    let mut taken = CpuSet::new();
+    for grant in &decision.grants {
+        taken.extend_from(&grant.cpus);
+        taken.extend_from(&grant.blocked);
+    }
+    taken
 }
 
 /// For so many CPUs of a group, of a claim that says nothing else.

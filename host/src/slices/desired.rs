@@ -100,7 +100,7 @@ fn attribute(value: &Attribute) -> api::DeviceAttribute {
     attribute
 }
 
-fn capacity(Capacity { cpus, step }: Capacity) -> api::DeviceCapacity {
+fn capacity(Capacity { cpus, step, .. }: Capacity) -> api::DeviceCapacity {
     let policy = (step > 1).then(|| {
         let policy = api::CapacityRequestPolicy { default: Some(quantity(step)), ..Default::default() };
         // A range must have room for one step above its start.
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_grouped_device_is_shared_by_claims_and_a_single_cpu_is_not() {
         assert_eq!(
-            first_device(false, Some(Capacity { cpus: 8, step: 1 })),
+            first_device(false, Some(Capacity { cpus: 8, step: 1, kept: 0 })),
             json!({
                 "name": "d0", "attributes": {"dra.cpu/a": {"int": 7}}, "allowMultipleAllocations": true,
                 "capacity": {"dra.cpu/cpu": {"value": "8"}}
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_step_becomes_a_request_policy_that_the_api_takes() {
         let capacity = |cpus, step| {
-            first_device(false, Some(Capacity { cpus, step }))["capacity"]["dra.cpu/cpu"].clone()
+            first_device(false, Some(Capacity { cpus, step, kept: 0 }))["capacity"]["dra.cpu/cpu"].clone()
         };
         assert_eq!(
             capacity(7, 2),
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn the_mapping_to_node_resources_is_there_when_asked_for() {
         assert_eq!(
-            first_device(true, Some(Capacity { cpus: 8, step: 1 }))["nodeAllocatableResources"],
+            first_device(true, Some(Capacity { cpus: 8, step: 1, kept: 0 }))["nodeAllocatableResources"],
             json!({"cpu": {"mapping": {"capacityKey": "dra.cpu/cpu", "capacityMultiplier": "1"}}})
         );
         assert_eq!(

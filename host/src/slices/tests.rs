@@ -193,7 +193,7 @@ fn devices(capacity: u32) -> Arc<Vec<Device>> {
         name: "cpudevnuma000".to_owned(),
         cpus: [0].into(),
         attributes: [("dra.cpu/numCPUs".to_owned(), Attribute::Int(8))].into(),
-        capacity: Some(Capacity { cpus: capacity, step: 1 }),
+        capacity: Some(Capacity { cpus: capacity, step: 1, kept: 0 }),
     }])
 }
 

@@ -261,6 +261,22 @@ impl Catalogue {
         self.entries.iter().map(|entry| (entry.name.as_str(), entry.source()))
     }
 
+    /// The digest of a strategy's component as it is now; none when it cannot be read.
+    #[must_use]
+    pub fn digest(&self, name: &str) -> Option<String> {
+        self.entry(name).ok()?.bytes().ok().map(|bytes| digest(&bytes))
+    }
+
+    /// Whether a strategy is configured as in another catalogue.
+    #[must_use]
+    pub fn has_same(&self, name: &str, other: &Self) -> bool {
+        let of = |catalogue: &Self| {
+            let entry = catalogue.entry(name).ok()?;
+            Some((entry.source(), entry.digest.clone(), entry.limits, entry.options.clone()))
+        };
+        of(self).is_some_and(|own| of(other) == Some(own))
+    }
+
     /// Loads a strategy by name: reads, compiles, links and describes it. Blocking, and slow for large
     /// components: at start, never on the path of a claim.
     ///

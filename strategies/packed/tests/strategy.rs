@@ -476,3 +476,29 @@ fn a_claim_for_one_kind_takes_no_more_caches_than_it_counts_for() {
     let denial = ask(8).unwrap_err();
     assert!(denial.message.contains("with kind: p-core would take 2 caches"), "{}", denial.message);
 }
+
+#[test]
+fn cores_that_are_in_no_offer_are_there_for_who_asks_for_them() {
+    let lists: Vec<String> = (0..6).map(|core| format!("{}-{}", 2 * core, 2 * core + 1)).collect();
+    let lists = lists.into_iter().chain((12..16).map(|cpu| cpu.to_string())).collect::<Vec<_>>();
+    let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
+    let machine = cores(&lists).kind("p-core", 1024, cpus("0-11")).kind("e-core", 512, cpus("12-15")).build();
+    let node = r#"{"isolate":"core"}"#;
+    let (_, offers) = testkit::open::<Packed>(machine.clone(), node).unwrap();
+    assert_eq!((offers[0].capacity, offers[0].step), (12, 2));
+    let given =
+        |options, count| decide(&machine, node, "0-15", options, count).unwrap().grants[0].cpus.clone();
+    assert_eq!(given(r#"{"isolate":"core","kind":"e-core"}"#, 4), cpus("12-15"));
+    assert_eq!(given(r#"{"isolate":"core","threads":"one"}"#, 2), cpus("12-13"));
+}
+
+#[test]
+fn a_claim_that_narrows_waits_where_an_idle_machine_would_do() {
+    let machine = MachineSpec::even(1, 1, 8, 2).isolated(cpus("8-11")).build();
+    let node = r#"{"isolate":"core","isolated":"include"}"#;
+    let ask = |now| decide(&machine, node, now, r#"{"isolate":"core","isolated":"exclude"}"#, 8);
+    assert_eq!(ask("0-15").unwrap().grants[0].cpus, cpus("4-7,12-15"));
+    let denial = ask("0-6,8-14").unwrap_err();
+    assert_eq!(denial.reason, Reason::NoFit);
+    assert!(denial.message.ends_with("or wait until other claims end"), "{}", denial.message);
+}

@@ -1,6 +1,6 @@
 use super::{Failure, Output, aligned, catalogue_of, extended, short_digest};
 use crate::config::flags::ConfigFlags;
-use crate::config::{Config, Selection, Surroundings};
+use crate::config::{Config, DeviceMode, Selection, Surroundings};
 use crate::live::{LiveError, NodeReport, StrategyReport};
 use crate::strategy::{Catalogue, Loaded, Source};
 use serde_json::{Map, Value, json};
@@ -66,6 +66,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Some(node) => config_of(node)?,
     };
     let catalogue = catalogue_of(&config)?;
+    // Where the scheduler chooses, the driver has none, and all are as they would be loaded.
+    let node = node.filter(|_| config.mode != DeviceMode::Individual);
     let rows = rows(&catalogue, &config.selection, node.as_ref().map(|node| &node.strategy));
     let answer = match args.output {
         Output::Text => text(&rows),
@@ -167,8 +169,9 @@ fn of_driver(
             Some(fault.unwrap_or_else(|| format!("strategy {name}: the driver does not have it"))),
         );
     };
-    // The file may have been replaced by one that the driver could not take over.
-    let same = catalogue.load(name).ok().filter(|loaded| loaded.digest() == used.digest);
+    // The file may have been replaced by one that the driver could not take over; to load that may take long.
+    let same = catalogue.digest(name).filter(|digest| *digest == used.digest);
+    let same = same.and_then(|_| catalogue.load(name).ok());
     let known = Known {
         version: used.version.clone().unwrap_or_default(),
         digest: used.digest.clone(),

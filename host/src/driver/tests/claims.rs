@@ -272,6 +272,21 @@ async fn a_claim_gets_isolated_cpus_before_others_are_left_without_any() {
     assert!(error.to_string().contains("minSharedCPUs"), "{error}");
 }
 
+#[tokio::test]
+async fn a_device_keeps_what_it_does_not_offer_for_the_sake_of_all() {
+    let mut home = Home::new();
+    home.topology = Topology { isolated: cpus("3"), ..fixtures::machine(&fixtures::rows(2, 4, 1)) };
+    home.config.min_shared_cpus = MinSharedCpus::Explicit(2);
+    let driver = home.start();
+    let offers: Vec<u32> =
+        driver.devices().borrow().iter().map(|device| device.capacity.unwrap().cpus).collect();
+    assert_eq!(offers, [2, 4]);
+    let first = home.prepare(&driver, "A", "2").await.unwrap();
+    assert_eq!(first.devices[0].cpus, cpus("0,3"));
+    let other = home.allocate("B", &[("cpudevnuma001", "4")]);
+    assert_eq!(prepare(&driver, other).await.unwrap().devices[0].cpus, cpus("4-7"));
+}
+
 /// Strategies that tell what they are opened with.
 struct Told(Mutex<Vec<(String, Map<String, Value>)>>, Lowest);
 

@@ -58,7 +58,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn is_out_of_memory(error: &wasmtime::Error) -> bool {
-    let of_io = |error: &io::Error| error.kind() == io::ErrorKind::OutOfMemory;
+    // A thread that gets no stack says that it is to be tried again.
+    let of_io =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock);
     error.is::<wasmtime::error::OutOfMemory>() || error.downcast_ref::<io::Error>().is_some_and(of_io)
 }
 

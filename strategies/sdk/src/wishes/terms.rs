@@ -1,7 +1,7 @@
 use super::units::Units;
 use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
 use crate::order::{ascending, joined};
-use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, Request, counted, cpu_count, deny, log};
+use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, Reason, Request, counted, cpu_count, deny, log};
 
 /// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
 /// to. A strategy makes it in `open` and asks it for each request:
@@ -329,22 +329,37 @@ impl Terms {
         if narrower.is_empty() {
             return Ok(());
         }
-        let step = size(self.offer(unit, &self.usable(machine, &self.node, group.cpus.clone())).step);
-        let taken = units.counts(cpus).into_iter().filter(|count| *count > 0).count();
-        if taken <= cpus.len().div_ceil(step.max(1)) {
+        let offered = self.usable(machine, &self.node, group.cpus.clone());
+        let step = size(self.offer(unit, &offered).step).max(1);
+        // Smaller units are in no offer, so nobody counts on them.
+        let counted_units = units.counts(&offered).into_iter().zip(units.counts(cpus));
+        let taken = counted_units.filter(|(all, given)| *all >= step && *given > 0).count();
+        let allowed = cpus.len().div_ceil(step);
+        if taken <= allowed {
             return Ok(());
         }
+        // On an idle machine the units with most room may do.
+        let mut rooms = units.counts(&self.usable(machine, wishes, group.cpus.clone()));
+        rooms.sort_unstable();
+        let fits_idle = rooms.iter().rev().take(allowed).sum::<usize>() >= cpus.len();
+        let (reason, remedy) = match fits_idle {
+            true => (Reason::NoFit, ", leave that out, or wait until other claims end"),
+            false => (Reason::Invalid, ", or leave that out"),
+        };
         let unit = if unit == Isolate::Cache { "cache" } else { "core" };
         let narrower = joined(&narrower, " and ");
-        Err(deny!(
-            Invalid,
-            "{} asked of {} with {narrower} would take {}, this node's devices count {} CPUs for each: ask for \
-             fewer, set {narrower} in the node's strategyOptions, or leave that out",
-            cpu_count(cpus.len()),
-            group.device,
-            counted(taken, unit),
-            step,
-        ))
+        Err(Denial {
+            reason,
+            ..deny!(
+                Invalid,
+                "{} asked of {} with {narrower} would take {}, this node's devices count {} CPUs for each: ask for \
+                 fewer, set {narrower} in the node's strategyOptions{remedy}",
+                cpu_count(cpus.len()),
+                group.device,
+                counted(taken, unit),
+                step,
+            )
+        })
     }
 
     /// What a claim demands that takes out CPUs which the node's devices offer.
