@@ -225,7 +225,7 @@ fn devices(cpus: u32) -> Arc<Vec<Device>> {
         name: format!("cpudevnuma{node:03}"),
         cpus: format!("{}-{}", node * cpus, node * cpus + cpus - 1).parse().unwrap(),
         attributes: BTreeMap::from([("dra.cpu/numaNodeID".to_owned(), Attribute::Int(node.into()))]),
-        capacity: Some(Capacity { cpus, step: 1 }),
+        capacity: Some(Capacity { cpus, step: 1, kept: 0 }),
     };
     Arc::new((0..2).map(device).collect())
 }
