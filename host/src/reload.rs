@@ -70,6 +70,8 @@ pub(crate) enum Happened {
 struct Pending {
     selection: Selection,
     strategies: Arc<LoadedOnce>,
+    /// Whether it was read again, or is what the daemon has started with.
+    is_again: bool,
 }
 
 /// Watches for ever. `watched` is what was there before it was read first; `strategies` are what the driver has started
@@ -83,7 +85,7 @@ pub(crate) async fn watch(
 ) {
     let reload = Arc::new(reload);
     let selection = reload.started.selection.clone();
-    let mut latest = Pending { selection, strategies };
+    let mut latest = Pending { selection, strategies, is_again: false };
     let mut standing = Standing { compiling: latest.strategies.compiling(), ..Standing::default() };
     standing.unusable = reload.driver.unusable();
     standing.unusable.retain(|fault| !standing.compiling.contains(&fault.strategy));
@@ -203,7 +205,7 @@ impl Reload {
         let catalogue = self.catalogue.with_configured(&selection.strategies);
         // Without a wait: what is not compiled yet is when everything else has been taken over.
         let strategies = Arc::new(LoadedOnce::until(Instant::now(), catalogue, names, Some(before)));
-        let latest = Pending { selection, strategies };
+        let latest = Pending { selection, strategies, is_again: true };
         let compiling = latest.strategies.compiling();
         let mut unusable = self.select(&latest);
         unusable.retain(|fault| !compiling.contains(&fault.strategy));
@@ -218,7 +220,8 @@ impl Reload {
         }
         let strategies: Arc<dyn Strategies> = latest.strategies.clone();
         let faults = self.driver.select(latest.selection.clone(), &strategies).err().unwrap_or_default();
-        faults.into_iter().map(not_reloaded).collect()
+        let told = |fault| if latest.is_again { not_reloaded(fault) } else { fault };
+        faults.into_iter().map(told).collect()
     }
 
     fn failed(&self, why: String) -> Unusable {

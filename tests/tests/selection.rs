@@ -606,11 +606,18 @@ async fn a_configuration_that_is_no_file_is_refused_and_the_next_one_is_read() -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allowed_strategy_that_cannot_be_loaded_at_the_start_is_seen() -> Result<()> {
-    let node = node(
-        b"no wasm",
-        |node| json!({"allowedStrategies": [HIGHEST], "strategies": [entry(node, HIGHEST)]}),
-    )
-    .await?;
+    // Beside one that takes longer than a start waits, so that something is taken over later.
+    let mut node = Node::without_daemon(NodeConfig::new(machine())).await?;
+    let slow = node.path("slow.wasm");
+    std::fs::write(component(&node), b"no wasm")?;
+    std::fs::write(&slow, padded(&GUESTS["honest"], LARGE))?;
+    let entries = [entry(&node, HIGHEST), json!({"name": "honest", "path": slow})];
+    node.config.config = json!({"allowedStrategies": [HIGHEST, "honest"], "strategies": entries});
+    node.config.flags = vec![format!("--cache-dir={}", node.path("cache").display())];
+    node.start_daemon().await?;
+    let compiled = || async { given(&node, "slow", &[named("FromClaim", "honest")]).await };
+    let (claim, _) = poll("the slow one", SOON, compiled).await?;
+    node.unprepare(&claim).await?;
     let body = ready_says(&node, "the file does not begin as WebAssembly does").await?;
     assert!(body.starts_with(&format!("ready\nstrategy: strategy {HIGHEST}: ")), "{body}");
     let (_, metrics) = node.get("/metrics").await?;
