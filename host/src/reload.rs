@@ -127,7 +127,7 @@ pub(crate) async fn watch(
                     standing.unreadable = Some(fault);
                 }
             }
-            if compiling.as_ref().is_some_and(|compiling| compiling.subject != latest.subject()) {
+            if compiling.as_ref().is_some_and(|compiling| compiling.rest() != latest.subject()) {
                 Compiling::call_off(compiling.take()).await;
             }
             let failed = match &standing.unreadable {
@@ -148,21 +148,21 @@ struct Read {
     watched: Watched,
 }
 
-/// What is compiled: the entries in the configuration, and their files.
-type Subject = (Vec<StrategyConfig>, Watched);
+/// What is compiled: entries in the configuration, each with what its file is.
+type Subject = Vec<(StrategyConfig, Option<Stamp>)>;
 
 impl Pending {
     fn subject(&self) -> Subject {
         let names = self.strategies.compiling();
-        let is_of_them = |entry: &&StrategyConfig| names.contains(&entry.name);
-        let entries: Vec<_> = self.selection.strategies.iter().filter(is_of_them).cloned().collect();
-        let files = Watched::of(entries.iter().filter_map(|entry| entry.path.as_deref()));
-        (entries, files)
+        let of_them = self.selection.strategies.iter().filter(|entry| names.contains(&entry.name));
+        of_them.map(|entry| (entry.clone(), entry.path.as_deref().and_then(stamp))).collect()
     }
 }
 
 /// Strategies are being compiled.
 struct Compiling {
+    strategies: Arc<LoadedOnce>,
+    /// At the beginning.
     subject: Subject,
     called_off: CancellationToken,
     work: JoinHandle<()>,
@@ -172,9 +172,15 @@ impl Compiling {
     fn start(pending: Pending) -> Self {
         let called_off = CancellationToken::new();
         let until = called_off.clone();
-        let subject = pending.subject();
+        let (subject, strategies) = (pending.subject(), pending.strategies.clone());
         let work = tokio::task::spawn_blocking(move || pending.strategies.complete(&until));
-        Self { subject, called_off, work }
+        Self { strategies, subject, called_off, work }
+    }
+
+    /// What is still to be done.
+    fn rest(&self) -> Subject {
+        let names = self.strategies.compiling();
+        self.subject.iter().filter(|(entry, _)| names.contains(&entry.name)).cloned().collect()
     }
 
     async fn call_off(compiling: Option<Self>) {
@@ -315,16 +321,12 @@ impl Watched {
     pub(crate) fn components(selection: &Selection) -> Self {
         let is_used = |entry: &&StrategyConfig| selection.names().any(|name| name == entry.name);
         let used = selection.strategies.iter().filter(is_used);
-        Self::of(used.filter_map(|entry| entry.path.as_deref()))
+        Self(used.filter_map(|entry| entry.path.clone()).map(|path| (path.clone(), stamp(&path))).collect())
     }
 
     /// The component files of a selection, too.
     pub(crate) fn add(&mut self, selection: &Selection) {
         self.0.extend(Self::components(selection).0);
-    }
-
-    fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Self {
-        Self(paths.map(|path| (path.to_owned(), stamp(path))).collect())
     }
 
     fn again(&self) -> Self {
