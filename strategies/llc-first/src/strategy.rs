@@ -67,23 +67,15 @@ impl Strategy for LlcFirst {
     }
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
-        let mut free = now.free.clone();
         let mut held = Held::default();
-        let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
-        // Of equals the large ones first: small ones fit into what is left.
-        let terms = &self.terms;
-        for at in terms.order(&self.machine, requests, &free, |options| &options.wishes, |asked| !asked.count)
-        {
-            let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
-            let (grant, why) = self.serve(request, &free, &held).map_err(|denial| denial.of_request(at))?;
-            free.subtract(&grant.cpus);
-            free.subtract(&grant.blocked);
+        let serve = |request: &Request<Options>, free: &CpuSet| {
+            let (grant, why) = self.serve(request, free, &held)?;
             held.add(&self.map.places, &grant.cpus);
-            *answer = (grant, why);
-        }
-        let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
-        Ok(Decision { grants, join_shared_pool, why: reasons.join("; ") })
+            Ok((grant, why))
+        };
+        // Of equals the large ones first: small ones fit into what is left.
+        let rank = |request: &Request<Options>| !request.count;
+        self.terms.decide(&self.machine, requests, &now.free, |options| &options.wishes, rank, serve)
     }
 }
 

@@ -52,24 +52,8 @@ impl Strategy for Packed {
 
     fn allocate(&self, requests: &[Request<Options>], now: &State) -> Result<Decision, Denial> {
         let mut budget = SearchBudget::default();
-        let join_shared_pool = requests.iter().any(|request| request.options.wishes.mixed);
-        if let [request] = requests {
-            let (grant, why) =
-                self.serve(request, &now.free, &mut budget).map_err(|denial| denial.of_request(0))?;
-            return Ok(Decision { grants: vec![grant], join_shared_pool, why });
-        }
-        let mut free = now.free.clone();
-        let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
-        for at in self.terms.order(&self.machine, requests, &free, |options| &options.wishes, |_| 0) {
-            let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
-            let served = self.serve(request, &free, &mut budget);
-            let (grant, why) = served.map_err(|denial| denial.of_request(at))?;
-            free.subtract(&grant.cpus);
-            free.subtract(&grant.blocked);
-            *answer = (grant, why);
-        }
-        let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-        Ok(Decision { grants, join_shared_pool, why: reasons.join("; ") })
+        let serve = |request: &Request<Options>, free: &CpuSet| self.serve(request, free, &mut budget);
+        self.terms.decide(&self.machine, requests, &now.free, |options| &options.wishes, |_| 0, serve)
     }
 }
 

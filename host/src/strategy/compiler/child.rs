@@ -117,14 +117,14 @@ impl Child<'_> {
         let mut message = Vec::new();
         let pid = Pid::from_child(&child);
         let cut = thread::scope(|scope| {
-            let (at_work, ended) = channel();
+            let (at_work, ended) = channel::<()>();
             let watch = scope.spawn(move || self.watch(pid, &ended));
             // A child that ends early says why itself.
             let _ended = stdin.map(|mut stdin| stdin.write_all(component));
             if let Some(stderr) = stderr {
                 let _unreadable = stderr.take(MOST_BYTES_OF_A_MESSAGE).read_to_end(&mut message);
             }
-            drop::<std::sync::mpsc::Sender<()>>(at_work);
+            drop(at_work);
             watch.join().unwrap_or_default()
         });
         // Only now: until then its number is nobody else's.

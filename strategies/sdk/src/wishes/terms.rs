@@ -1,10 +1,12 @@
 use super::units::Units;
 use super::{Isolate, Isolated, Kind, Memory, Threads, Wishes};
 use crate::order::{ascending, joined};
-use crate::{CpuSet, Denial, Grant, Group, Machine, Offer, Reason, Request, counted, cpu_count, deny, log};
+use crate::{
+    CpuSet, Decision, Denial, Grant, Group, Machine, Offer, Reason, Request, counted, cpu_count, deny, log,
+};
 
 /// The node's wishes on its machine: what devices can offer under them, and what the wishes of a claim come
-/// to. A strategy makes it in `open` and asks it for each request:
+/// to. A strategy makes it in `open`, has it [go through the requests](Self::decide) and asks it for each:
 ///
 /// 1. [`admit`](Self::admit): whether the claim's wishes go together with what the node offers;
 /// 2. [`usable`](Self::usable): what to choose from; when that is too little, [`lacking`](Self::lacking);
@@ -211,24 +213,43 @@ impl Terms {
         wishes.eligible(machine, usable)
     }
 
-    /// In which order to serve the requests of one claim: what has the least to choose from comes first, or others would
-    /// take it though they could have had something else. Of equals the first, by `rank` and then as asked.
-    #[must_use]
-    pub fn order<O>(
+    /// Serves the requests of one claim, each with what others have left. What has the least to choose from comes first,
+    /// or others would take it though they could have had something else; of equals the first by `rank`, and then as asked.
+    ///
+    /// # Errors
+    /// The first denial, of its request.
+    pub fn decide<O>(
         &self,
         machine: &Machine,
         requests: &[Request<O>],
         free: &CpuSet,
         wishes: fn(&O) -> &Wishes,
         rank: fn(&Request<O>) -> u32,
-    ) -> Vec<usize> {
+        mut serve: impl FnMut(&Request<O>, &CpuSet) -> Result<(Grant, String), Denial>,
+    ) -> Result<Decision, Denial> {
+        let join_shared_pool = requests.iter().any(|request| wishes(&request.options).mixed);
+        if let [request] = requests {
+            let (grant, why) = serve(request, free).map_err(|denial| denial.of_request(0))?;
+            return Ok(Decision { grants: vec![grant], join_shared_pool, why });
+        }
         let key = |request: &Request<O>| {
             let group = machine.groups.get(request.group);
             let in_group = group.map(|group| free.intersection(&group.cpus)).unwrap_or_default();
             let usable = self.usable(machine, wishes(&request.options), in_group);
             (u64::from(number(usable.len())) << 32) + u64::from(rank(request))
         };
-        ascending(requests.iter().enumerate().map(|(at, request)| (key(request), at)).collect())
+        let keyed = requests.iter().enumerate().map(|(at, request)| (key(request), at)).collect();
+        let mut free = free.clone();
+        let mut answers: Vec<(Grant, String)> = vec![Default::default(); requests.len()];
+        for at in ascending(keyed) {
+            let (Some(request), Some(answer)) = (requests.get(at), answers.get_mut(at)) else { continue };
+            let (grant, why) = serve(request, &free).map_err(|denial| denial.of_request(at))?;
+            free.subtract(&grant.cpus);
+            free.subtract(&grant.blocked);
+            *answer = (grant, why);
+        }
+        let (grants, reasons): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+        Ok(Decision { grants, join_shared_pool, why: reasons.join("; ") })
     }
 
     /// The usable CPUs by cache: the parts that `isolate: cache` gives to one claim each.
